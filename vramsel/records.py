@@ -1,0 +1,199 @@
+"""Candidates, one by one and as arrays: the records that the core reads."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._core import CANDIDATE_DTYPE, AlternativeSet
+from .placement import Placement, PlacementLike
+from .units import MAX_BYTES, as_bytes, format_bytes
+
+__all__ = ["CANDIDATE_DTYPE", "AlternativeSet", "Candidate", "as_candidates", "as_u64", "candidates"]
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Candidate:
+    """One way to run an operation: where, and with how many bytes.
+
+    Parameters
+    ----------
+    placement : str, Placement or pair
+        Where it would run: ``"cuda:0"``, a `Placement`, or ``(backend, device)``.
+    bytes_moved : int
+        Projected bytes: reads, writes and intermediates. A string such as ``"2GiB"`` is parsed.
+    payload : object, optional
+        The caller's own; handed back with the pick.
+    kernel : int, default 0
+        The caller's kernel index, 0 to 2^32-1; carried in arrays, never looked at.
+
+    Raises
+    ------
+    UnknownBackendError, TypeError, ValueError
+        If the placement is none, or a number is out of range.
+    """
+
+    placement: Placement
+    bytes_moved: int
+    payload: Any
+    kernel: int
+
+    def __init__(self, placement: PlacementLike, bytes_moved: int, payload: Any = None, kernel: int = 0) -> None:
+        number = operator.index(kernel)
+        if not 0 <= number < 2**32:
+            raise ValueError(f"kernel must be within 0..2^32-1, got {number}")
+        put = object.__setattr__
+        put(self, "placement", Placement(placement))
+        put(self, "bytes_moved", as_bytes(bytes_moved, "bytes_moved"))
+        put(self, "payload", payload)
+        put(self, "kernel", number)
+
+    @property
+    def backend(self) -> int:
+        """Code of the backend."""
+        return self.placement.backend
+
+    @property
+    def device(self) -> int:
+        """Ordinal of the device within the backend."""
+        return self.placement.device
+
+    def __repr__(self) -> str:
+        more = "" if self.payload is None else f", payload={self.payload!r}"
+        more += f", kernel={self.kernel}" if self.kernel else ""
+        return f"Candidate({str(self.placement)!r}, {self.bytes_moved}{more})"
+
+    def __str__(self) -> str:
+        return f"{self.placement} {format_bytes(self.bytes_moved)}"
+
+
+def candidates(items: Iterable[Candidate | tuple[PlacementLike, int] | tuple[PlacementLike, int, int]]) -> npt.NDArray[np.void]:
+    """Build an array of candidates.
+
+    Parameters
+    ----------
+    items : iterable
+        Of `Candidate`, ``(placement, bytes_moved)`` or ``(placement, bytes_moved, kernel)``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n,), dtype `CANDIDATE_DTYPE`.
+
+    Raises
+    ------
+    UnknownBackendError, TypeError, ValueError
+        If an item is none of these; the message says which.
+    """
+    rows = []
+    for row, item in enumerate(items):
+        if isinstance(item, Candidate):
+            candidate = item
+        elif isinstance(item, (tuple, list)) and len(item) in (2, 3):
+            try:
+                candidate = Candidate(item[0], item[1], kernel=item[2] if len(item) == 3 else 0)
+            except (TypeError, ValueError) as error:
+                error.args = (f"candidate {row}: {error}",)
+                raise
+        else:
+            raise TypeError(f"candidate {row} must be a Candidate or (placement, bytes), got {item!r}")
+        rows.append((candidate.backend, candidate.device, candidate.kernel, candidate.bytes_moved))
+    return np.array(rows, dtype=CANDIDATE_DTYPE)
+
+
+_FIELDS = {"backend": 2**16 - 1, "device": 2**16 - 1, "kernel": 2**32 - 1, "bytes_moved": MAX_BYTES}
+
+
+def as_candidates(values: Any) -> npt.NDArray[np.void]:
+    """Convert a structured array to contiguous records of `CANDIDATE_DTYPE`, field by name.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        Shape (n,), with integer fields ``backend``, ``device`` and ``bytes_moved``, and perhaps
+        ``kernel``, of any width, byte order, alignment and stride; further fields are ignored.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (n,), always a new array.
+
+    Raises
+    ------
+    TypeError
+        If it is no such array; the message names the field that is missing or no integer.
+    ValueError
+        If it is not 1-d, or a value is out of range; the message names the row.
+    """
+    if not isinstance(values, np.ndarray):
+        raise TypeError(
+            f"expected an AlternativeSet or a structured array of candidates, not {type(values).__name__};"
+            " vramsel.candidates([(placement, bytes), ...]) builds one"
+        )
+    names = values.dtype.names
+    if names is None:
+        raise TypeError(f"an array of candidates has the fields backend, device and bytes_moved; this one is {values.dtype}")
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError("candidates must not be a masked array: a masked row has no meaning here")
+    if values.ndim != 1:
+        raise ValueError(f"candidates must be 1-d, not of shape {values.shape}")
+    rows = np.zeros(len(values), dtype=CANDIDATE_DTYPE)
+    for name, largest in _FIELDS.items():
+        if name not in names:
+            if name == "kernel":
+                continue
+            raise TypeError(f"candidates lack the field {name!r}; they have {', '.join(names)}")
+        # A copy first, so that what is checked is what is used, whoever writes to `values`.
+        column = np.array(values[name], order="C")
+        if column.ndim != 1 or column.dtype.kind not in "iu":
+            raise TypeError(f"field {name!r} of the candidates must be an integer, not {values.dtype[name]}")
+        _check_range(column, largest, f"field {name!r}")
+        rows[name] = column
+    return rows
+
+
+def as_u64(values: Any, count: int, what: str) -> npt.NDArray[np.uint64]:
+    """Convert to a contiguous uint64 array of `count` byte counts.
+
+    Raises
+    ------
+    TypeError
+        If a value is not an integer.
+    ValueError
+        If the shape is not ``(count,)`` or a value is out of range; the message names the row.
+    """
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        array = values
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"{what} must be integers, not {array.dtype}")
+    else:
+        # NumPy would turn a list with 2**64-1 and a signed number in it into floats.
+        try:
+            items = list(values)
+        except TypeError:
+            raise TypeError(f"{what} must be an array of {count} integers, not {type(values).__name__}") from None
+        array = np.array([as_bytes(item, f"{what}[{row}]") for row, item in enumerate(items)], dtype=np.uint64)
+    if array.shape != (count,):
+        raise ValueError(f"{what} must have shape ({count},), not {array.shape}")
+    if array.dtype.kind == "i":
+        array = np.array(array)  # a copy, so that what is checked is what is used
+        _check_range(array, MAX_BYTES, what)
+    return np.ascontiguousarray(array, dtype=np.uint64)
+
+
+def _check_range(column: npt.NDArray[Any], largest: int, what: str) -> None:
+    if column.dtype.kind == "i" and (column < 0).any():
+        row = int(np.argmax(column < 0))
+        raise ValueError(f"row {row}: {what} is negative ({column[row]})")
+    if np.iinfo(column.dtype).max > largest and (column > largest).any():
+        row = int(np.argmax(column > largest))
+        raise ValueError(f"row {row}: {what} is {column[row]}, above the largest, {largest}")
+
+
+_core.bind(candidate_type=Candidate, as_candidates=as_candidates, as_u64=as_u64, as_bytes=as_bytes)

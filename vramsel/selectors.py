@@ -1,0 +1,200 @@
+"""Selectors: the protocol that executors program against, and its three implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, Union, runtime_checkable
+
+import numpy as np
+
+from .fit import FitPolicy, FitStatus, would_fit
+from .records import AlternativeSet, Candidate
+from .table import MemoryTable
+from .units import as_bytes
+
+__all__ = [
+    "BackendRuntime",
+    "CachedPressureSelector",
+    "RuntimeSelector",
+    "VramPressureSelector",
+    "WinnerSelector",
+    "default_estimate_output_bytes",
+]
+
+
+def default_estimate_output_bytes(candidate: Candidate) -> int:
+    """The bytes that a candidate would take, for want of better: its ``bytes_moved``.
+
+    A deliberate overestimate: it counts reads, writes and intermediates, 3 to 10 times the
+    output of a usual operation. Too high demotes an operation that would have fitted; too low
+    lets one run out of memory.
+    """
+    return candidate.bytes_moved
+
+
+@runtime_checkable
+class RuntimeSelector(Protocol):
+    """Picks one candidate of a set at dispatch."""
+
+    def select(self, alternatives: AlternativeSet, /) -> Candidate | None:
+        """The pick, or None for an empty set."""
+        ...
+
+
+class BackendRuntime:
+    """What a lookup answers about one device. Override what your backend can tell.
+
+    Attributes
+    ----------
+    policy : FitPolicy
+        What the default `would_fit` calls tight.
+    """
+
+    policy = FitPolicy()
+
+    def available_bytes(self) -> int | None:
+        """Free bytes now, or None where the backend cannot tell."""
+        return None
+
+    def total_bytes(self) -> int | None:
+        """Total bytes, or None where the backend cannot tell."""
+        return None
+
+    def would_fit(self, size: int) -> FitStatus:
+        """How well `size` bytes fit: the rule, applied to the two numbers above."""
+        return would_fit(size, self.available_bytes(), self.total_bytes(), policy=self.policy)
+
+
+Lookup = Callable[[int, int], Union[BackendRuntime, None]]
+Estimate = Callable[[Candidate], int]
+
+
+class WinnerSelector:
+    """Always takes the static winner, whatever the memory says."""
+
+    __slots__ = ()
+
+    def select(self, alternatives: AlternativeSet, /) -> Candidate | None:
+        """The candidate of lowest cost, or None for an empty set."""
+        return _checked(alternatives).winner
+
+    def __repr__(self) -> str:
+        return "WinnerSelector()"
+
+
+class VramPressureSelector:
+    """Asks callbacks about each candidate of each select.
+
+    Parameters
+    ----------
+    lookup : callable
+        ``lookup(backend_code, device) -> BackendRuntime | None``. None means no signal.
+    estimate_output_bytes : callable
+        ``estimate_output_bytes(candidate) -> int``: the bytes that it would take.
+
+    Notes
+    -----
+    Every candidate of the set is asked about, also after one was found that fits: which
+    callbacks run, and so which errors show, does not depend on how full a device is. An
+    exception in a callback reaches the caller unchanged. `CachedPressureSelector` is the fast
+    one.
+
+    Holds no state but the two callables, so it may be shared between threads where they may.
+    """
+
+    __slots__ = ("_estimate", "_lookup")
+
+    def __init__(self, lookup: Lookup, estimate_output_bytes: Estimate = default_estimate_output_bytes) -> None:
+        for what, value in (("lookup", lookup), ("estimate_output_bytes", estimate_output_bytes)):
+            if not callable(value):
+                raise TypeError(f"{what} must be callable, not {type(value).__name__}")
+        self._lookup = lookup
+        self._estimate = estimate_output_bytes
+
+    @classmethod
+    def with_default_estimator(cls, lookup: Lookup) -> VramPressureSelector:
+        """A selector that takes a candidate's ``bytes_moved`` for its size."""
+        return cls(lookup)
+
+    def select(self, alternatives: AlternativeSet, /) -> Candidate | None:
+        """The first candidate that is COMFORTABLE or UNKNOWN, else the first TIGHT, else the winner.
+
+        Raises
+        ------
+        TypeError
+            If `alternatives` is not an `AlternativeSet`, or a callback answers with something
+            that is no runtime, no size or no status.
+        """
+        statuses = [self._judge(candidate) for candidate in _checked(alternatives)]
+        for wanted in ((FitStatus.COMFORTABLE, FitStatus.UNKNOWN), (FitStatus.TIGHT,)):
+            for candidate, status in zip(alternatives, statuses, strict=True):
+                if status in wanted:
+                    return candidate
+        return alternatives.winner
+
+    def _judge(self, candidate: Candidate) -> FitStatus:
+        size = as_bytes(self._estimate(candidate), f"estimate for {candidate.placement}")
+        runtime = self._lookup(candidate.backend, candidate.device)
+        if runtime is None:
+            return FitStatus.UNKNOWN
+        status = runtime.would_fit(size)
+        try:
+            return FitStatus(status)
+        except ValueError:
+            raise TypeError(f"would_fit of {runtime!r} must return a FitStatus, not {status!r}") from None
+
+    def __repr__(self) -> str:
+        return f"VramPressureSelector(lookup={_name(self._lookup)}, estimate_output_bytes={_name(self._estimate)})"
+
+
+class CachedPressureSelector:
+    """Serves the selector protocol from a table: no callback asks a device.
+
+    Parameters
+    ----------
+    table : MemoryTable
+        Shared, not copied: what is published there is seen by the next select.
+    estimate_output_bytes : callable, optional
+        ``estimate_output_bytes(candidate) -> int``. Without it the set is read as it is, which
+        is far faster; a size known only at dispatch is better given to
+        ``MemoryTable.select_sized``.
+    """
+
+    __slots__ = ("_estimate", "_table")
+
+    def __init__(self, table: MemoryTable, estimate_output_bytes: Estimate | None = None) -> None:
+        if not isinstance(table, MemoryTable):
+            raise TypeError(f"table must be a MemoryTable, not {type(table).__name__}")
+        if estimate_output_bytes is not None and not callable(estimate_output_bytes):
+            raise TypeError(f"estimate_output_bytes must be callable, not {type(estimate_output_bytes).__name__}")
+        self._table = table
+        self._estimate = estimate_output_bytes
+
+    def select(self, alternatives: AlternativeSet, /) -> Candidate | None:
+        """The candidate that ``table.select`` points at, or None for an empty set."""
+        if self._estimate is None:
+            index = self._table.select(alternatives)
+        else:
+            index = self._table.select(self._estimated(_checked(alternatives)))
+        return None if index is None else alternatives[index]
+
+    def _estimated(self, alternatives: AlternativeSet) -> np.ndarray[Any, Any]:
+        estimate = self._estimate
+        assert estimate is not None
+        rows = alternatives.array.copy()
+        rows["bytes_moved"] = [as_bytes(estimate(c), f"estimate for {c.placement}") for c in alternatives]
+        return rows
+
+    def __repr__(self) -> str:
+        estimate = "" if self._estimate is None else f", estimate_output_bytes={_name(self._estimate)}"
+        return f"CachedPressureSelector({self._table!r}{estimate})"
+
+
+def _checked(alternatives: Any) -> AlternativeSet:
+    if not isinstance(alternatives, AlternativeSet):
+        raise TypeError(f"select takes an AlternativeSet, not {type(alternatives).__name__}")
+    return alternatives
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -1,0 +1,91 @@
+"""What a source is: something that, asked once, says how much memory each node has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+__all__ = ["Reading", "Sample", "Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one source says of one memory node.
+
+    Parameters
+    ----------
+    node : str
+        The node's name in the table, for example ``"cuda:0"``.
+    free, total : int or None
+        Bytes; None where there is no signal. Both come from one call: a free of one
+        source beside a total of another describes no memory at all.
+    placements : tuple of str, optional
+        The placements that live in this memory. By default the node's own name.
+    lost : bool
+        The device is gone for this process; no number can be given and none will come.
+    reason : str, optional
+        One line that says why there is no number, or what was done to it.
+    device_name, uuid : str, optional
+        What the vendor calls the device, and its identity.
+    """
+
+    node: str
+    free: int | None = None
+    total: int | None = None
+    placements: tuple[str, ...] | None = None
+    lost: bool = False
+    reason: str | None = None
+    device_name: str | None = None
+    uuid: str | None = None
+
+    def checked(self) -> Reading:
+        """This reading, made fit to publish.
+
+        A free a little above its total (up to 1/16 of it) is a rounding of the source and
+        is clamped; more than that is the number of some other device, and is discarded. The
+        pair 0/0 is what a source reports that cannot tell.
+        """
+        if self.lost or self.free is None:
+            return self
+        if self.free == 0 and self.total == 0:
+            return replace(self, free=None, total=None, reason=self.reason or "reports 0 of 0 bytes")
+        if not self.total or self.free <= self.total:
+            return self
+        if self.free - self.total <= self.total // 16:
+            return replace(self, free=self.total)
+        reason = f"reading discarded: {self.free} bytes free of {self.total}"
+        return replace(self, free=None, total=None, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All that one source says at one moment.
+
+    Parameters
+    ----------
+    readings : tuple of Reading
+    enumerated : frozenset of str
+        Names of the backends whose devices are *all* in `readings`. A candidate for a device
+        that is not among them is absent, not unknown.
+    note : str, optional
+        One line that says why the source has less to tell than one would expect.
+    """
+
+    readings: tuple[Reading, ...] = ()
+    enumerated: frozenset[str] = frozenset()
+    note: str | None = None
+
+
+class Source(ABC):
+    """Base class of all sources. A source of one's own needs `name` and `sample`."""
+
+    name: str = "source"
+
+    @abstractmethod
+    def sample(self) -> Sample | Iterable[Reading]:
+        """Read every node once.
+
+        May raise: the exception is kept as the source's error, its nodes become unknown, and
+        no other source is affected.
+        """

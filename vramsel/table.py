@@ -1,0 +1,417 @@
+"""MemoryTable: the core's table with names, policies and enums around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from .errors import UnknownNodeError, UnknownPlacementError
+from .fit import FitPolicy, FitStatus
+from .placement import Placement, PlacementLike, backend_code, backend_name
+from .records import as_u64
+from .units import MAX_BYTES, as_bytes, format_bytes
+
+__all__ = ["MemoryTable", "NodeLike", "as_reading", "node_name"]
+
+NodeLike = Union[str, Placement]
+"""What is accepted as a node: its name, or a placement of that name."""
+
+Reading = Union[tuple[Union[int, None], Union[int, None]], None]
+
+
+class Node:
+    """What the table knows of a node beside its numbers."""
+
+    __slots__ = ("device_name", "name", "policy", "reason", "sampled_at", "source", "uuid")
+
+    def __init__(self, name: str, policy: FitPolicy) -> None:
+        self.name = name
+        self.policy = policy
+        self.source = "caller"
+        self.sampled_at: float | None = None  # time.monotonic() when the last reading began
+        self.reason: str | None = None  # why there is no number
+        self.device_name: str | None = None
+        self.uuid: str | None = None
+
+
+class Book:
+    """The names behind the core's indices."""
+
+    __slots__ = ("closed", "idle", "index", "nodes", "placements", "policy")
+
+    def __init__(self, policy: FitPolicy) -> None:
+        self.policy = policy
+        self.nodes: list[Node] = []
+        self.index: dict[str, int] = {}
+        self.placements: dict[Placement, int] = {}  # in the order in which they were listed
+        self.idle: dict[Placement, int] = {}
+        self.closed: dict[int, str | None] = {}  # backend code -> why there are no more devices
+
+
+class MemoryTable(_core.Table):
+    """Free and total bytes of every memory node, kept for deciding.
+
+    Parameters
+    ----------
+    nodes : mapping, optional
+        Node name to ``(free, total)`` in bytes; None, for one of them or for the pair, is
+        unknown. A name that is a placement (``"cuda:0"``) lists that placement.
+    policy : FitPolicy, optional
+        For every node that is added without one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a name or a number is none.
+
+    Notes
+    -----
+    Byte counts are integers in 0..2^64-1, or strings such as ``"24GiB"``. A call that raises
+    has changed nothing.
+
+    Examples
+    --------
+    >>> table = MemoryTable({"cuda:0": ("1GiB", "24GiB"), "cpu": ("50GiB", "64GiB")})
+    >>> table.would_fit("cuda:0", 2 << 30)
+    <FitStatus.WONT_FIT: 2>
+    """
+
+    __slots__ = ()
+    _book: Book
+
+    def __init__(self, nodes: Mapping[str, Reading] | None = None, *, policy: FitPolicy | None = None) -> None:
+        self._book = Book(_as_policy(policy, FitPolicy()))
+        for name, reading in (nodes or {}).items():
+            free, total = _as_pair(reading, f"node {str(name)!r}")
+            self.add_node(name, free, total)
+
+    # -- nodes and placements -----------------------------------------------------------------
+
+    def add_node(
+        self,
+        node: NodeLike,
+        free: int | None = None,
+        total: int | None = None,
+        *,
+        policy: FitPolicy | None = None,
+        placements: Iterable[PlacementLike] | None = None,
+    ) -> None:
+        """Add a memory node.
+
+        Parameters
+        ----------
+        node : str or Placement
+            Its name, any string that the table does not have yet.
+        free, total : int or None
+            Bytes; None is unknown.
+        policy : FitPolicy, optional
+            By default the table's.
+        placements : iterable, optional
+            The placements that live in this memory. By default the node's own name where that
+            is a placement, else none.
+
+        Raises
+        ------
+        ValueError
+            If the node or one of the placements is in the table already.
+        UnknownBackendError, TypeError, ValueError
+            If a name or a number is none.
+        """
+        book = self._book
+        name = node_name(node)
+        if name in book.index:
+            raise ValueError(f"node {name!r} is in the table already; update() gives it new numbers")
+        if placements is None:
+            lives = _own_placement(name)
+        else:
+            if isinstance(placements, str):
+                raise TypeError(f"placements must be several, as in ({placements!r},)")
+            lives = [Placement(p) for p in placements]
+        for placement in lives:
+            if placement in book.placements:
+                owner = book.nodes[book.placements[placement]].name
+                raise ValueError(f"placement {str(placement)!r} is on node {owner!r} already; map() moves it")
+        reading = as_reading(name, free, total)
+        record = Node(name, _as_policy(policy, book.policy))
+
+        index = self._add_node()
+        book.nodes.append(record)
+        book.index[name] = index
+        self._set_core_policy(index, record.policy)
+        for placement in lives:
+            self._map(*placement, index)
+            book.placements[placement] = index
+        self._publish(index, *reading)
+
+    def map(self, placement: PlacementLike, node: NodeLike) -> None:
+        """List a placement on a node, or move a listed one there; its idle bytes stay its own.
+
+        Raises
+        ------
+        UnknownNodeError
+            If the table has no such node.
+        """
+        index = self._node_index(node)
+        place = Placement(placement)
+        self._map(*place, index)
+        self._book.placements[place] = index
+
+    def set_idle(self, placement: PlacementLike, nbytes: int) -> None:
+        """Tell how many bytes the placement's own caching allocator holds and does not use.
+
+        Only this placement may count them.
+
+        Raises
+        ------
+        UnknownPlacementError
+            If the table does not list the placement.
+        """
+        place = Placement(placement)
+        if place not in self._book.placements:
+            raise UnknownPlacementError(f"placement {str(place)!r} is not in the table; map() lists it on a node")
+        idle = as_bytes(nbytes, f"idle bytes of {str(place)!r}")
+        self._set_idle(*place, idle)
+        self._book.idle[place] = idle
+
+    def set_policy(self, node: NodeLike, policy: FitPolicy) -> None:
+        """Change what is called tight on a node, and its headroom."""
+        index = self._node_index(node)
+        policy = _as_policy(policy, None)
+        self._set_core_policy(index, policy)
+        self._book.nodes[index].policy = policy
+
+    def close_backend(self, backend: str) -> None:
+        """Declare a backend complete: from now on its devices that are not listed are absent.
+
+        A candidate on an absent device is never picked as long as another one exists; on one
+        that is merely not listed it counts as unknown, which is no reason to leave it.
+
+        Raises
+        ------
+        UnknownBackendError
+            If no such backend is registered.
+        """
+        code = backend_code(backend)
+        self._close(code)
+        self._book.closed.setdefault(code, None)
+
+    # -- readings -----------------------------------------------------------------------------
+
+    def update(self, node: NodeLike, free: int | None, total: int | None) -> None:
+        """Publish a reading taken now; None is unknown, and so is the pair 0/0. Revives a lost node.
+
+        Raises
+        ------
+        UnknownNodeError
+            If the table has no such node.
+        TypeError, ValueError
+            If a number is not a byte count.
+        """
+        index = self._node_index(node)
+        self._publish(index, *as_reading(self._book.nodes[index].name, free, total))
+
+    def update_all(self, free: npt.ArrayLike, total: npt.ArrayLike, known: npt.ArrayLike | None = None) -> None:
+        """Publish a reading of every node, in node order.
+
+        Parameters
+        ----------
+        free, total : array_like of int
+            Shape (nodes,), bytes. A total of 0 is unknown.
+        known : array_like of bool, optional
+            Shape (nodes,). Where False there is no signal, whatever the numbers say.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a shape, a type or a number is wrong; no node is changed then.
+        """
+        count = len(self._book.nodes)
+        free_bytes = as_u64(free, count, "free")
+        total_bytes = as_u64(total, count, "total")
+        if known is None:
+            mask = np.ones(count, dtype=np.bool_)
+        else:
+            mask = np.asarray(known)
+            if mask.dtype != np.bool_ and mask.size:
+                raise TypeError(f"known must be bool, not {mask.dtype}")
+            if mask.shape != (count,):
+                raise ValueError(f"known must have shape ({count},), not {mask.shape}")
+            mask = np.ascontiguousarray(mask, dtype=np.bool_)
+        self._update_all(free_bytes, total_bytes, mask)
+        now = time.monotonic()
+        for node in self._book.nodes:
+            _note(node, "caller", now, None)
+
+    def mark_unknown(self, node: NodeLike) -> None:
+        """Forget the numbers of a node: its candidates are UNKNOWN until the next reading."""
+        self._publish(self._node_index(node), 0, 0, False)
+
+    def mark_lost(self, node: NodeLike) -> None:
+        """Exclude a node: its candidates are WONT_FIT, and never the fallback while others exist."""
+        self._publish_lost(self._node_index(node))
+
+    # -- reading back -------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes; `free`, `total` and `known` are in this order."""
+        return tuple(node.name for node in self._book.nodes)
+
+    def would_fit(self, placement: PlacementLike, nbytes: int) -> FitStatus:
+        """How well `nbytes` bytes fit the memory of a placement.
+
+        Raises
+        ------
+        UnknownBackendError, TypeError, ValueError
+            If the placement is none, or `nbytes` is not a byte count.
+        """
+        return FitStatus(self._judge(*Placement(placement), as_bytes(nbytes, "nbytes")))
+
+    def __len__(self) -> int:
+        return len(self._book.nodes)
+
+    def __repr__(self) -> str:
+        parts = []
+        for node, free, total, known, lost in zip(
+            self._book.nodes, self.free.tolist(), self.total.tolist(), self.known, self._lost, strict=True
+        ):
+            state = f"{format_bytes(free)} free" if known else "lost" if lost else "unknown"
+            parts.append(f"{node.name} {state} of {format_bytes(total or None)}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), _snapshot(self))
+
+    # -- for this package ---------------------------------------------------------------------
+
+    def _node_index(self, node: NodeLike) -> int:
+        index = self._book.index
+        found = index.get(node) if isinstance(node, str) else None
+        if found is None:
+            found = index.get(node_name(node))
+        if found is None:
+            known = ", ".join(list(index)[:8]) + (", ..." if len(index) > 8 else "")
+            raise UnknownNodeError(f"no node {str(node)!r} in the table; it has {known or 'none'}")
+        return found
+
+    def _set_core_policy(self, index: int, policy: FitPolicy) -> None:
+        margin = MAX_BYTES if policy.tight_margin is None else policy.tight_margin
+        self._set_policy(index, policy.tight_fraction, margin, policy.headroom)
+
+    def _publish(
+        self,
+        index: int,
+        free: int,
+        total: int,
+        known: bool,
+        *,
+        source: str = "caller",
+        at: float | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self._update(index, free, total, known)
+        _note(self._book.nodes[index], source, at, reason)
+
+    def _publish_lost(
+        self, index: int, *, source: str = "caller", at: float | None = None, reason: str | None = None
+    ) -> None:
+        self._mark_lost(index)
+        _note(self._book.nodes[index], source, at, reason)
+
+
+def _note(node: Node, source: str, at: float | None, reason: str | None) -> None:
+    node.source = source
+    node.sampled_at = time.monotonic() if at is None else at
+    node.reason = reason
+
+
+def node_name(node: NodeLike) -> str:
+    """The name under which a node is kept: a placement's canonical name (``"cpu:0"`` is ``"cpu"``)."""
+    if isinstance(node, Placement):
+        return str(node)
+    if not isinstance(node, str):
+        raise TypeError(f"a node's name must be a string, not {type(node).__name__}")
+    if not node:
+        raise ValueError("a node's name must not be empty")
+    try:
+        return str(Placement(node))
+    except ValueError:
+        return node
+
+
+def _own_placement(name: str) -> list[Placement]:
+    try:
+        return [Placement(name)]
+    except ValueError:
+        # "gpu" is a name like any other, "cuda:x" and "cuad:0" are mistakes.
+        if ":" in name:
+            raise
+        return []
+
+
+def _as_policy(policy: FitPolicy | None, default: FitPolicy | None) -> FitPolicy:
+    if policy is None and default is not None:
+        return default
+    if not isinstance(policy, FitPolicy):
+        raise TypeError(f"policy must be a FitPolicy, not {type(policy).__name__}")
+    return policy
+
+
+def _as_pair(reading: Any, what: str) -> tuple[int | None, int | None]:
+    if reading is None:
+        return None, None
+    if isinstance(reading, str) or not hasattr(reading, "__len__") or len(reading) != 2:
+        raise TypeError(f"{what} must have (free, total) or None, got {reading!r}")
+    free, total = reading
+    return free, total
+
+
+def as_reading(name: str, free: int | None, total: int | None) -> tuple[int, int, bool]:
+    """What the core takes: free, total, and whether free is known; an unknown total is 0."""
+    known = free is not None
+    return (
+        as_bytes(free, f"free of node {name!r}") if free is not None else 0,
+        as_bytes(total, f"total of node {name!r}") if total is not None else 0,
+        known,
+    )
+
+
+def _snapshot(table: MemoryTable) -> dict[str, Any]:
+    book = table._book
+    return {
+        "policy": book.policy,
+        "nodes": [
+            (node.name, node.policy, free, total, known, lost)
+            for node, free, total, known, lost in zip(
+                book.nodes,
+                table.free.tolist(),
+                table.total.tolist(),
+                table.known.tolist(),
+                table._lost.tolist(),
+                strict=True,
+            )
+        ],
+        "placements": [(placement, index) for placement, index in book.placements.items()],
+        "idle": list(book.idle.items()),
+        "closed": [backend_name(code) for code in sorted(book.closed)],
+    }
+
+
+def _restore(cls: type[MemoryTable], state: dict[str, Any]) -> MemoryTable:
+    table = cls(policy=state["policy"])
+    for name, policy, free, total, known, lost in state["nodes"]:
+        table.add_node(name, free if known else None, total, policy=policy, placements=())
+        if lost:
+            table.mark_lost(name)
+    for placement, index in state["placements"]:
+        table.map(placement, state["nodes"][index][0])
+    for placement, idle in state["idle"]:
+        table.set_idle(placement, idle)
+    for backend in state["closed"]:
+        table.close_backend(backend)
+    return table

@@ -1,0 +1,95 @@
+"""Byte counts: parse them, print them, and check that they are ones."""
+
+from __future__ import annotations
+
+import operator
+import re
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import SupportsIndex
+
+__all__ = ["MAX_BYTES", "as_bytes", "format_bytes", "parse_bytes"]
+
+MAX_BYTES = 2**64 - 1
+"""The largest byte count: the largest uint64."""
+
+_PREFIXES = "kmgtpe"
+_FACTORS = {"": 1, "b": 1}
+_FACTORS |= {f"{p}b": 1000**i for i, p in enumerate(_PREFIXES, 1)}
+_FACTORS |= {f"{p}ib": 1024**i for i, p in enumerate(_PREFIXES, 1)}
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as ``"2GiB"`` or ``"1.5 GB"``.
+
+    ``KiB`` to ``EiB`` are powers of 1024, ``kB`` to ``EB`` powers of 1000, ``B`` or nothing
+    means bytes. Case and surrounding blanks do not matter; a fraction of a byte is rounded.
+    A bare prefix (``2G``) is refused: it means 2^30 to some programs and 10^9 to others.
+
+    Raises
+    ------
+    ValueError
+        If `text` is no size, is negative or is above 2^64-1.
+    """
+    cleaned = text.strip().lower()
+    match = _SIZE.fullmatch(cleaned)
+    if match is None:
+        if cleaned.startswith("-") and _SIZE.fullmatch(cleaned[1:].lstrip()):
+            raise ValueError(f"size {text!r} is negative")
+        raise ValueError(f"{text!r} is not a size; write for example 2GiB (2^30) or 2GB (10^9)")
+    number, unit = match.groups()
+    if unit not in _FACTORS:
+        if unit.rstrip("i") in tuple(_PREFIXES):
+            p = unit[0].upper()
+            raise ValueError(f"size {text!r} is ambiguous; write {number}{p}iB (powers of 1024) or {number}{p}B (of 1000)")
+        raise ValueError(f"size {text!r}: unknown unit {unit!r}; use B, KiB to EiB or kB to EB")
+    # Decimal, not float: 2^53+1 bytes must survive. Its default 28 digits hold any uint64, and
+    # a number too long for them is far above the limit.
+    exact = Decimal(number) * _FACTORS[unit]
+    if exact > MAX_BYTES:
+        raise ValueError(f"size {text!r} is above the largest, 2^64-1 bytes")
+    return min(int(exact.to_integral_value(ROUND_HALF_EVEN)), MAX_BYTES)
+
+
+def as_bytes(value: SupportsIndex | str, what: str) -> int:
+    """Check that `value` is a byte count in 0..2^64-1; a string is parsed.
+
+    `what` names the value in the error: ``"free of node 'cpu'"``.
+
+    Raises
+    ------
+    TypeError
+        If it is neither an integer nor a string. A float is refused, since it cannot hold
+        every byte count.
+    ValueError
+        If it is negative, above 2^64-1, or a string that is no size.
+    """
+    if type(value) is int and 0 <= value <= MAX_BYTES:
+        return value
+    if isinstance(value, str):
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer (bytes), not {type(value).__name__}") from None
+    if number < 0:
+        raise ValueError(f"{what} must not be negative, got {number}")
+    if number > MAX_BYTES:
+        raise ValueError(f"{what} must be at most 2^64-1, got {number}")
+    return number
+
+
+def format_bytes(count: int | None) -> str:
+    """Print a byte count for people: ``"512 B"``, ``"1.5 GiB"``; None gives ``"?"``."""
+    if count is None:
+        return "?"
+    for prefix, power in zip("EPTGMK", range(6, 0, -1), strict=True):
+        unit = 1024**power
+        # From half a unit of the last printed digit below, so that 1024.0 KiB is never printed.
+        if count >= unit - unit // 2048:
+            return f"{count / unit:.1f} {prefix}iB"
+    return f"{count} B"
