@@ -237,6 +237,27 @@ def test_an_error_on_one_device_leaves_the_others(run: Run) -> None:
         assert numbers(bad) == (None, None, int(code) in fatal, f"{call}: {text}"), case
 
 
+def test_an_unknown_error_code_however_the_bindings_put_it(run: Run) -> None:
+    seen = run("""
+        from cuda.bindings import driver
+
+        stub.stub_devices(1)
+        stub.stub_activate(0)
+        nodes = []
+        for error in (ValueError("4711 is not a valid CUresult"), KeyError(4711)):
+            def failing():
+                raise error
+            driver.cuMemGetInfo = failing
+            nodes.append(take()["nodes"]["cuda:0"])
+        print(json.dumps([nodes, stub.stub_references(0), stub.stub_depth()]))
+    """)
+    nodes, references, depth = seen
+    assert [numbers(node) for node in nodes] == 2 * [
+        (None, None, False, "cuMemGetInfo: unknown CUDA error (4711)")
+    ]
+    assert (references, depth) == (1, 0)
+
+
 def test_the_first_of_several_errors_is_the_reason(run: Run) -> None:
     node = run("""
         stub.stub_devices(1)

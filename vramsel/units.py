@@ -89,7 +89,7 @@ def format_bytes(count: int | None) -> str:
         return "?"
     for prefix, power in zip("EPTGMK", range(6, 0, -1), strict=True):
         unit = 1024**power
-        # From half a unit of the last printed digit below, so that 1024.0 KiB is never printed.
-        if count >= unit - unit // 2048:
+        # From half of the last printed digit below it, so that "1024.0 KiB" is never printed.
+        if count >= unit - unit // 20480:
             return f"{count / unit:.1f} {prefix}iB"
     return f"{count} B"

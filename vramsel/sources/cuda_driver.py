@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 from uuid import UUID
 
-from vramsel.sources.base import Reading, Sample, Source
+from .base import Reading, Sample, Source
 
 __all__ = ["CudaDriverSource"]
 
@@ -80,8 +80,9 @@ def _call(driver: ModuleType, name: str, *args: object) -> Any:
     except RuntimeError as exc:
         # The library lacks the function, or there is no library: it is opened at the first call.
         raise _DriverError(f"{name}: {exc}") from exc
-    except ValueError as exc:
-        # A code that the bindings' enum does not have: "4711 is not a valid CUresult".
+    except (ValueError, KeyError) as exc:
+        # A code that the bindings' enum lacks: "4711 is not a valid CUresult", or in some releases
+        # the bare number.
         number = re.search(r"\d+", str(exc))
         code = int(number[0]) if number else None
         raise _DriverError(f"{name}: unknown CUDA error ({code})", code) from exc

@@ -1,0 +1,270 @@
+"""MemoryTable: its nodes, placements and readings, and what bad input leaves behind."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import vramsel as vs
+
+GIB = 1 << 30
+
+
+def state(table: vs.MemoryTable) -> object:
+    """Everything that a call could change."""
+    return table.__reduce__()[1][1], table.version
+
+
+def test_a_new_table() -> None:
+    table = vs.MemoryTable({"cuda:0": (10 * GIB, 24 * GIB), "cpu": (None, 64 * GIB), "cuda:1": None})
+    assert table.nodes == ("cuda:0", "cpu", "cuda:1")
+    assert table.free.tolist() == [10 * GIB, 0, 0]
+    assert table.total.tolist() == [24 * GIB, 64 * GIB, 0]
+    assert table.known.tolist() == [True, False, False]
+    assert (table.free.dtype, table.total.dtype, table.known.dtype) == (np.uint64, np.uint64, np.bool_)
+    assert len(table) == 3
+    assert repr(table) == (
+        "MemoryTable(cuda:0 10.0 GiB free of 24.0 GiB, cpu unknown of 64.0 GiB, cuda:1 unknown of ?)"
+    )
+
+
+def test_columns_are_copies() -> None:
+    table = vs.MemoryTable({"cpu": (5, 10)})
+    for column in (table.free, table.total, table.known):
+        column[0] = 0
+    assert (table.free[0], table.total[0], table.known[0]) == (5, 10, True)
+    assert vs.MemoryTable().free.shape == (0,)
+
+
+def test_sizes_may_be_written_out() -> None:
+    table = vs.MemoryTable({"cuda:0": ("1GiB", "24 GiB")})
+    table.update("cuda:0", "2GiB", 24 * GIB)
+    assert table.free.tolist() == [2 * GIB]
+    assert table.would_fit("cuda:0", "3GiB") is vs.FitStatus.WONT_FIT
+
+
+def test_names_of_nodes() -> None:
+    table = vs.MemoryTable({"cpu:0": (1, 1), "gpu": (2, 2)})
+    table.add_node(vs.Placement("cuda:3"), 3, 3)
+    table.add_node("0000:65:00.0", 4, 4, placements=[("vulkan", 0), "metal:1"])
+    assert table.nodes == ("cpu", "gpu", "cuda:3", "0000:65:00.0")
+    table.update("cpu:0", 5, 5)
+    table.update(vs.Placement("cuda", 3), 6, 6)
+    table.update("gpu", 7, 7)
+    assert table.free.tolist() == [5, 7, 6, 4]
+    assert table.would_fit("metal:1", 5) is vs.FitStatus.WONT_FIT
+
+
+def test_one_memory_several_placements() -> None:
+    table = vs.MemoryTable()
+    table.add_node("cuda:0", 10, 100, placements=("cuda:0", "vulkan:0"))
+    table.map("torch:0", node="cuda:0")
+    for placement in ("cuda:0", "vulkan:0", "torch:0"):
+        assert table.would_fit(placement, 11) is vs.FitStatus.WONT_FIT
+    table.update("cuda:0", 90, 100)
+    for placement in ("cuda:0", "vulkan:0", "torch:0"):
+        assert table.would_fit(placement, 11) is vs.FitStatus.COMFORTABLE
+    table.add_node("other", 0, 100)
+    table.map("torch:0", "other")
+    assert table.would_fit("torch:0", 1) is vs.FitStatus.WONT_FIT
+    assert table.would_fit("cuda:0", 1) is vs.FitStatus.COMFORTABLE
+
+
+def test_policies() -> None:
+    table = vs.MemoryTable({"cpu": (50, 100)}, policy=vs.FitPolicy(tight_fraction=0.4))
+    assert table.would_fit("cpu", 0) is vs.FitStatus.TIGHT
+    table.set_policy("cpu", vs.FitPolicy())
+    assert table.would_fit("cpu", 0) is vs.FitStatus.COMFORTABLE
+    table.add_node("cuda:0", 50, 100)
+    assert table.would_fit("cuda:0", 0) is vs.FitStatus.TIGHT, "the table's policy is for later nodes"
+
+
+def test_states_follow_the_last_word() -> None:
+    table = vs.MemoryTable({"cpu": (50, 100)})
+    steps = [
+        (lambda: table.mark_unknown("cpu"), (3, False, False)),
+        (lambda: table.update("cpu", 50, 100), (0, True, False)),
+        (lambda: table.mark_lost("cpu"), (2, False, True)),
+        (lambda: table.update("cpu", 50, 100), (0, True, False)),
+        (lambda: table.update("cpu", None, 100), (3, False, False)),
+        (lambda: table.update("cpu", 50, None), (3, True, False)),
+        (lambda: table.update("cpu", 0, 0), (3, False, False)),
+        (lambda: table.mark_lost("cpu"), (2, False, True)),
+        (lambda: table.mark_unknown("cpu"), (3, False, False)),
+    ]
+    for step, want in steps:
+        before = table.version
+        step()
+        assert (table.would_fit("cpu", 1), table.known[0], table._lost[0]) == want
+        assert table.version > before
+    assert table.free.tolist() == [0]
+
+
+def test_update_all() -> None:
+    table = vs.MemoryTable({"cuda:0": (1, 1), "cuda:1": (1, 1), "cuda:2": (1, 1), "cpu": None})
+    table.mark_lost("cuda:2")
+    with np.errstate(all="raise"):
+        table.update_all([10, 20, 30, 40], [100, 0, 100, 100], known=[True, True, True, False])
+    assert table.known.tolist() == [True, True, True, False]
+    statuses = [table.would_fit(node, 5).name for node in table.nodes]
+    assert statuses == ["TIGHT", "UNKNOWN", "COMFORTABLE", "UNKNOWN"]
+    assert table.free.tolist() == [10, 20, 30, 0]
+    table.update_all(np.array([90] * 4, dtype=">u4"), np.array([100] * 8)[::2])
+    assert table.known.all()
+    assert not table._lost.any()
+
+
+BAD = [
+    (lambda t: t.add_node("cpu", 1, 1), ValueError, "cpu"),
+    (lambda t: t.add_node("cpu:0", 1, 1), ValueError, "cpu"),
+    (lambda t: t.add_node("cuda:x", 1, 1), ValueError, "cuda:x"),
+    (lambda t: t.add_node("cuda:-1", 1, 1), ValueError, "cuda:-1"),
+    (lambda t: t.add_node("cuda:65536", 1, 1), ValueError, "65536"),
+    (lambda t: t.add_node("cuad:0", 1, 1), vs.UnknownBackendError, "cuad"),
+    (lambda t: t.add_node("", 1, 1), ValueError, "empty"),
+    (lambda t: t.add_node(3, 1, 1), TypeError, "name"),
+    (lambda t: t.add_node("cuda:5", -1, 1), ValueError, "free of node 'cuda:5'"),
+    (lambda t: t.add_node("cuda:5", 1, 1 << 64), ValueError, "total of node 'cuda:5'"),
+    (lambda t: t.add_node("cuda:5", 1.0, 1), TypeError, "free of node 'cuda:5'"),
+    (lambda t: t.add_node("cuda:5", 1, 1, policy=0.5), TypeError, "policy"),
+    (lambda t: t.add_node("cuda:5", 1, 1, placements="cuda:5"), TypeError, "placements"),
+    (lambda t: t.add_node("gpu", 1, 1, placements=["vulkan:0", "cuda:0"]), ValueError, "cuda:0"),
+    (lambda t: t.map("torch:0", "nowhere"), vs.UnknownNodeError, "nowhere"),
+    (lambda t: t.map("what:0", "cpu"), vs.UnknownBackendError, "what"),
+    (lambda t: t.map(7, "cpu"), TypeError, "7"),
+    (lambda t: t.set_idle("torch:0", 1), vs.UnknownPlacementError, "torch:0"),
+    (lambda t: t.set_idle("cuda:0", -1), ValueError, "cuda:0"),
+    (lambda t: t.set_policy("cpu", None), TypeError, "policy"),
+    (lambda t: t.set_policy("nowhere", vs.FitPolicy()), LookupError, "nowhere"),
+    (lambda t: t.close_backend("what"), vs.UnknownBackendError, "what"),
+    (lambda t: t.update("nowhere", 1, 1), vs.UnknownNodeError, "nowhere"),
+    (lambda t: t.update("cpu", "much", 1), ValueError, "much"),
+    (lambda t: t.update("cpu", 1, -1), ValueError, "total of node 'cpu'"),
+    (lambda t: t.update("cpu", float("nan"), 1), TypeError, "free of node 'cpu'"),
+    (lambda t: t.update_all([1], [1]), ValueError, "shape"),
+    (lambda t: t.update_all([1, -1], [1, 1]), ValueError, "free[1]"),
+    (lambda t: t.update_all([1, 1], [1.0, 1]), TypeError, "total[0]"),
+    (lambda t: t.update_all([1, 1], [1, 1], known=[1, 1]), TypeError, "known"),
+    (lambda t: t.update_all([1, 1], [1, 1], known=[True]), ValueError, "known"),
+    (lambda t: t.mark_lost("nowhere"), vs.VramselError, "nowhere"),
+    (lambda t: t.mark_unknown("nowhere"), vs.VramselError, "nowhere"),
+    (lambda t: t.would_fit("cuda:0", -1), ValueError, "nbytes"),
+    (lambda t: t.would_fit("cuda:0", 1e32), TypeError, "nbytes"),
+    (lambda t: t.would_fit("cuda:0", 10**32), ValueError, "nbytes"),
+    (lambda t: t.would_fit("cuda:x", 1), ValueError, "cuda:x"),
+    (lambda t: vs.MemoryTable({"cpu": 5}), TypeError, "cpu"),
+    (lambda t: vs.MemoryTable({"cpu": (1, 2, 3)}), TypeError, "cpu"),
+    (lambda t: vs.MemoryTable({"cpu": "12"}), TypeError, "cpu"),
+    (lambda t: vs.MemoryTable(policy=3), TypeError, "policy"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "words"), BAD)
+def test_bad_input_changes_nothing(call: Callable, error: type[Exception], words: str) -> None:
+    table = vs.MemoryTable({"cuda:0": (10, 100), "cpu": (50, 100)})
+    before = state(table)
+    with pytest.raises(error) as caught:
+        call(table)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert state(table) == before
+
+
+def test_pickles_and_copies(table_type: type[vs.MemoryTable]) -> None:
+    table = table_type({"cuda:0": (10, 100), "cpu": (50, 100), "cuda:1": (None, 7), "cuda:2": (1, 1)})
+    table.add_node("gpu", 10, None, policy=vs.FitPolicy(0.5, 3, 4), placements=("vulkan:0", "torch:0"))
+    table.set_idle("torch:0", 99)
+    table.map("cupy:0", "cuda:0")
+    table.mark_lost("cuda:2")
+    table.close_backend("cuda")
+    rows = vs.candidates([(p, n) for p in ("cuda:0", "cpu", "cuda:1", "cuda:2", "vulkan:0", "torch:0", "cupy:0", "cuda:9") for n in (0, 5, 50, 105)])
+    for twin in (pickle.loads(pickle.dumps(table)), copy.deepcopy(table)):
+        assert type(twin) is table_type
+        assert state(twin)[0] == state(table)[0]
+        assert twin.classify(rows).tolist() == table.classify(rows).tolist()
+        twin.update("cpu", 0, 100)
+        assert table.free[1] == 50, "a copy is its own"
+
+
+def test_many_nodes_and_sparse_ordinals() -> None:
+    table = vs.MemoryTable()
+    names = [f"cuda:{i}" for i in range(0, 65536, 4001)] + [f"vulkan:{i}" for i in range(300)] + ["cpu:65535"]
+    for i, name in enumerate(names):
+        table.add_node(name, i, 1000)
+    for i, name in enumerate(names):
+        assert table.would_fit(name, i) is not vs.FitStatus.WONT_FIT
+        assert table.would_fit(name, i + 1) is vs.FitStatus.WONT_FIT
+    assert table.would_fit("cuda:1", 10**9) is vs.FitStatus.UNKNOWN
+
+
+def test_many_backends() -> None:
+    table = vs.MemoryTable()
+    for i in range(70):
+        vs.register_backend(f"many-{i}")
+        table.add_node(f"many-{i}:1", i, 1000)
+    for i in range(70):
+        assert table.would_fit(f"many-{i}:1", i + 1) is vs.FitStatus.WONT_FIT
+        assert table.would_fit(f"many-{i}:0", i + 1) is vs.FitStatus.UNKNOWN
+
+
+def test_threads_that_read_while_one_publishes() -> None:
+    """No pick may come from half of an update: the two nodes always swap roles together."""
+    table = vs.MemoryTable({"cuda:0": (100, 100), "cuda:1": (0, 100)})
+    alternatives = vs.AlternativeSet([vs.Candidate("cuda:0", 10), vs.Candidate("cuda:1", 10)])
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        rows = np.tile(alternatives.array, 500)
+        while not stop.is_set():
+            picks = table.select_many(rows, set_size=2)
+            if picks.min() != picks.max():
+                wrong.append(picks)
+            if table.select_fit(alternatives) is None:
+                wrong.append("neither")
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for i in range(3000):
+        table.update_all([100 * (i % 2), 100 * (1 - i % 2)], [100, 100])
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+
+
+def test_batches_let_other_threads_run() -> None:
+    """A batch holds no GIL, so this thread can see its output half written."""
+    table = vs.MemoryTable({f"cuda:{i}": (50, 100) for i in range(4)})
+    rows = np.zeros(4_000_000, dtype=vs.CANDIDATE_DTYPE)
+    rows["backend"] = 1
+    out = np.empty(len(rows), dtype=np.uint8)
+    for _ in range(50):
+        out[:] = 255
+        thread = threading.Thread(target=table.classify, args=(rows,), kwargs={"out": out})
+        thread.start()
+        half = False
+        while thread.is_alive() and not half:
+            half = out[0] != 255 and out[-1] == 255
+        thread.join()
+        assert out[-1] == 0
+        if half:
+            return
+    pytest.fail("no batch was ever seen half done")
+
+
+def test_a_table_can_be_collected() -> None:
+    import gc
+    import weakref
+
+    table = vs.MemoryTable({"cpu": (1, 1)})
+    gone = weakref.ref(table)
+    del table
+    gc.collect()
+    assert gone() is None
