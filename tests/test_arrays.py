@@ -20,7 +20,9 @@ def table(table_type: type[vs.MemoryTable]) -> vs.MemoryTable:
 
 @pytest.fixture
 def plain() -> np.ndarray:
-    return vs.candidates([("cuda:0", 101), ("cuda:1", 101), ("cpu", 2**53 + 1), ("cuda:0", 1), ("cpu", 2**64 - 1), ("cuda:1", 900)])
+    return vs.candidates(
+        [("cuda:0", 101), ("cuda:1", 101), ("cpu", 2**53 + 1), ("cuda:0", 1), ("cpu", 2**64 - 1), ("cuda:1", 900)]
+    )
 
 
 def with_dtype(dtype: object) -> Callable[[np.ndarray], np.ndarray]:
@@ -77,8 +79,12 @@ ODD = {
     "all big-endian": with_dtype(vs.CANDIDATE_DTYPE.newbyteorder(">")),
     "no kernel": with_dtype([("backend", "u2"), ("device", "u2"), ("bytes_moved", "u8")]),
     "other order": with_dtype([("bytes_moved", "u8"), ("device", "u1"), ("backend", "i8")]),
-    "same widths, fields swapped": with_dtype([("device", "u2"), ("backend", "u2"), ("kernel", "u4"), ("bytes_moved", "u8")]),
-    "extra fields": with_dtype([("cost", "f8"), ("backend", "u2"), ("device", "u2"), ("bytes_moved", "u8"), ("name", "U5")]),
+    "same widths, fields swapped": with_dtype(
+        [("device", "u2"), ("backend", "u2"), ("kernel", "u4"), ("bytes_moved", "u8")]
+    ),
+    "extra fields": with_dtype(
+        [("cost", "f8"), ("backend", "u2"), ("device", "u2"), ("bytes_moved", "u8"), ("name", "U5")]
+    ),
     "padded": with_dtype({"names": FIELDS, "formats": ["u2", "u2", "u8"], "offsets": [3, 9, 40], "itemsize": 64}),
     "overlapping fields": with_dtype(
         {"names": [*FIELDS, "word"], "formats": ["u2", "u2", "u8", "u4"], "offsets": [0, 2, 8, 0], "itemsize": 16}
@@ -142,7 +148,9 @@ def test_codes_at_the_ends(table: vs.MemoryTable) -> None:
 
 
 def test_kernels_travel() -> None:
-    rows = np.array([(1, 0, 2**32 - 1, 5)], dtype=[("backend", "u2"), ("device", "u2"), ("kernel", "u8"), ("bytes_moved", "u8")])
+    rows = np.array(
+        [(1, 0, 2**32 - 1, 5)], dtype=[("backend", "u2"), ("device", "u2"), ("kernel", "u8"), ("bytes_moved", "u8")]
+    )
     assert vs.AlternativeSet.from_array(rows)[0].kernel == 2**32 - 1
 
 
@@ -167,7 +175,9 @@ def fields(**changes: object) -> list[tuple]:
         (fields(bytes_moved="f8"), 0, TypeError, ["bytes_moved"]),
     ],
 )
-def test_wrong_dtypes(table: vs.MemoryTable, dtype: object, rows: int, error: type[Exception], words: list[str]) -> None:
+def test_wrong_dtypes(
+    table: vs.MemoryTable, dtype: object, rows: int, error: type[Exception], words: list[str]
+) -> None:
     array = np.zeros(rows, dtype=dtype)
     for call in (table.select, table.classify, table.select_fit, vs.AlternativeSet.from_array):
         with pytest.raises(error) as caught:
@@ -188,7 +198,12 @@ def test_wrong_dtypes(table: vs.MemoryTable, dtype: object, rows: int, error: ty
 def test_values_out_of_range(table: vs.MemoryTable, field: str, value: int, words: list[str]) -> None:
     array = np.zeros(4, dtype=[("backend", "i8"), ("device", "i8"), ("bytes_moved", "i8")])
     array[field][2] = value
-    for call in (table.select, table.classify, lambda a: table.select_many(a, set_size=2), vs.AlternativeSet.from_array):
+    for call in (
+        table.select,
+        table.classify,
+        lambda a: table.select_many(a, set_size=2),
+        vs.AlternativeSet.from_array,
+    ):
         with pytest.raises(ValueError, match="row 2") as caught:
             call(array)
         assert all(word in str(caught.value) for word in words), str(caught.value)
@@ -225,8 +240,14 @@ def test_sizes_of_every_kind(table: vs.MemoryTable, plain: np.ndarray) -> None:
     readonly = exact.copy()
     readonly.flags.writeable = False
     for sizes in (
-        exact, exact.tolist(), tuple(exact.tolist()), exact.astype(">u8"), np.repeat(exact, 2)[::2], readonly,
-        exact.astype(object), plain["bytes_moved"],
+        exact,
+        exact.tolist(),
+        tuple(exact.tolist()),
+        exact.astype(">u8"),
+        np.repeat(exact, 2)[::2],
+        readonly,
+        exact.astype(object),
+        plain["bytes_moved"],
     ):
         assert table.classify(other, sizes).tolist() == want
     assert table.classify(other[:2], np.array([101, 101], dtype=np.int8)).tolist() == want[:2]
@@ -237,5 +258,11 @@ def test_sizes_of_every_kind(table: vs.MemoryTable, plain: np.ndarray) -> None:
 def test_offsets_of_every_kind(table: vs.MemoryTable, plain: np.ndarray) -> None:
     want = table.select_many(plain, [0, 2, 6]).tolist()
     offsets = np.array([0, 2, 6])
-    for odd in (offsets.astype(np.uint8), offsets.astype(">i4"), np.repeat(offsets, 2)[::2], (0, 2, 6), offsets.astype(np.uint64)):
+    for odd in (
+        offsets.astype(np.uint8),
+        offsets.astype(">i4"),
+        np.repeat(offsets, 2)[::2],
+        (0, 2, 6),
+        offsets.astype(np.uint64),
+    ):
         assert table.select_many(plain, odd).tolist() == want

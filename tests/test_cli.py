@@ -49,15 +49,21 @@ def run(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.usefixtures("machine")
 def test_pick(capsys: pytest.CaptureFixture) -> None:
-    assert run(capsys, "pick", "cuda:0=2GiB", "cpu=2GiB") == (0, "cpu\n", (
-        "cuda:0: over the tight fraction: 2.0 GiB asked, 3.0 GiB available of 24.0 GiB\n"
-    ))
+    assert run(capsys, "pick", "cuda:0=2GiB", "cpu=2GiB") == (
+        0,
+        "cpu\n",
+        ("cuda:0: over the tight fraction: 2.0 GiB asked, 3.0 GiB available of 24.0 GiB\n"),
+    )
     assert run(capsys, "pick", "cpu=1GB") == (0, "cpu\n", "")
-    assert run(capsys, "pick", "cuda:0=4GiB", "cuda:2=1", "cuda:7=1", "cpu=1") == (0, "cpu\n", (
-        "cuda:0: exceeds free: 4.0 GiB asked, 3.0 GiB available of 24.0 GiB, short by 1.0 GiB\n"
-        "cuda:2: device lost (Xid 79)\n"
-        "cuda:7: not present (all is not well)\n"
-    ))
+    assert run(capsys, "pick", "cuda:0=4GiB", "cuda:2=1", "cuda:7=1", "cpu=1") == (
+        0,
+        "cpu\n",
+        (
+            "cuda:0: exceeds free: 4.0 GiB asked, 3.0 GiB available of 24.0 GiB, short by 1.0 GiB\n"
+            "cuda:2: device lost (Xid 79)\n"
+            "cuda:7: not present (all is not well)\n"
+        ),
+    )
     assert run(capsys, "pick", "cuda:1=4GiB", "cpu=1") == (0, "cuda:1\n", "cuda:1: no signal (no context)\n")
     code, out, err = run(capsys, "pick", "cuda:0=25GiB", "cpu=61GiB")
     assert (code, out) == (1, "")
@@ -73,7 +79,7 @@ def test_pick_explain(capsys: pytest.CaptureFixture) -> None:
     code, out, err = run(capsys, "pick", "cuda:0=4GiB", "cuda:1=1", "cpu=1", "--explain")
     assert (code, err) == (0, "")
     header, *rows, pick = out.splitlines()
-    assert header.split() == "candidate status bytes available total short by source age reason".split()
+    assert " ".join(header.split()) == "candidate status bytes available total short by source age reason"
     assert len(rows) == 3
     assert rows[0].startswith("cuda:0     WONT_FIT     4.0 GiB  3.0 GiB    24.0 GiB  1.0 GiB   machine  0.0")
     assert rows[0].endswith("exceeds free")
@@ -90,12 +96,27 @@ def test_pick_json(capsys: pytest.CaptureFixture) -> None:
     assert answer == {"index": 2, "placement": "cpu", "fallback": False}
     assert 0 <= verdicts[0].pop("age_s") < 60
     assert verdicts[0] == {
-        "placement": "cuda:0", "node": "cuda:0", "status": "WONT_FIT", "reason": "exceeds free", "bytes": 4 * GIB,
-        "available": 3 * GIB, "total": 24 * GIB, "short_by": GIB, "source": "machine",
+        "placement": "cuda:0",
+        "node": "cuda:0",
+        "status": "WONT_FIT",
+        "reason": "exceeds free",
+        "bytes": 4 * GIB,
+        "available": 3 * GIB,
+        "total": 24 * GIB,
+        "short_by": GIB,
+        "source": "machine",
     }
     assert verdicts[1] == {
-        "placement": "cuda:7", "node": None, "status": "WONT_FIT", "reason": "not present", "bytes": 1,
-        "available": None, "total": None, "short_by": 0, "source": None, "age_s": None,
+        "placement": "cuda:7",
+        "node": None,
+        "status": "WONT_FIT",
+        "reason": "not present",
+        "bytes": 1,
+        "available": None,
+        "total": None,
+        "short_by": 0,
+        "source": None,
+        "age_s": None,
     }
     code, out, _ = run(capsys, "pick", "cuda:7=1", "cuda:0=4GiB", "--json")
     answer = json.loads(out)
@@ -107,7 +128,7 @@ def test_status(capsys: pytest.CaptureFixture) -> None:
     code, out, err = run(capsys, "status")
     assert (code, err) == (0, "machine: all is not well\n")
     header, *rows = out.splitlines()
-    assert header.split() == "node placements name state free total source age reason".split()
+    assert header.split() == ["node", "placements", "name", "state", "free", "total", "source", "age", "reason"]
     assert [row.split()[0] for row in rows] == ["cpu", "cuda:0", "cuda:1", "cuda:2"]
     assert "3.0 GiB" in rows[1]
     assert rows[2].endswith("no context")
@@ -121,12 +142,28 @@ def test_status_json(capsys: pytest.CaptureFixture) -> None:
     for row in rows:
         assert 0 <= row.pop("age_s") < 60
     assert rows[1] == {
-        "node": "cuda:0", "placements": ["cuda:0"], "name": "A card", "uuid": "GPU-1", "state": "ok",
-        "free": 3 * GIB, "total": 24 * GIB, "reserved": 0, "source": "machine", "reason": None,
+        "node": "cuda:0",
+        "placements": ["cuda:0"],
+        "name": "A card",
+        "uuid": "GPU-1",
+        "state": "ok",
+        "free": 3 * GIB,
+        "total": 24 * GIB,
+        "reserved": 0,
+        "source": "machine",
+        "reason": None,
     }
     assert rows[2] == {
-        "node": "cuda:1", "placements": ["cuda:1"], "name": None, "uuid": None, "state": "unknown",
-        "free": None, "total": None, "reserved": 0, "source": "machine", "reason": "no context",
+        "node": "cuda:1",
+        "placements": ["cuda:1"],
+        "name": None,
+        "uuid": None,
+        "state": "unknown",
+        "free": None,
+        "total": None,
+        "reserved": 0,
+        "source": "machine",
+        "reason": "no context",
     }
     assert rows[3]["state"] == "lost"
 
@@ -134,11 +171,20 @@ def test_status_json(capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no command"), (["what"], "what"), (["pick"], "PLACEMENT=SIZE"), (["pick", "cpu"], "PLACEMENT=SIZE"),
-        (["pick", "cuda:x=1GiB"], "cuda:x"), (["pick", "npx:0=1GiB"], "unknown backend 'npx'"),
-        (["pick", "cpu=2G"], "ambiguous"), (["pick", "cpu=-1"], "negative"), (["pick", "cpu=1e32"], "1e32"),
-        (["pick", "cpu=" + "9" * 33], "above"), (["pick", "cpu="], "''"), (["pick", "=1"], "unknown backend ''"),
-        (["pick", "cpu=1", "--what"], "--what"), (["status", "cpu"], "cpu"),
+        ([], "no command"),
+        (["what"], "what"),
+        (["pick"], "PLACEMENT=SIZE"),
+        (["pick", "cpu"], "PLACEMENT=SIZE"),
+        (["pick", "cuda:x=1GiB"], "cuda:x"),
+        (["pick", "npx:0=1GiB"], "unknown backend 'npx'"),
+        (["pick", "cpu=2G"], "ambiguous"),
+        (["pick", "cpu=-1"], "negative"),
+        (["pick", "cpu=1e32"], "1e32"),
+        (["pick", "cpu=" + "9" * 33], "above"),
+        (["pick", "cpu="], "''"),
+        (["pick", "=1"], "unknown backend ''"),
+        (["pick", "cpu=1", "--what"], "--what"),
+        (["status", "cpu"], "cpu"),
     ],
 )
 def test_wrong_use_is_told_in_one_line(capsys: pytest.CaptureFixture, arguments: list[str], words: str) -> None:

@@ -252,9 +252,7 @@ def test_an_unknown_error_code_however_the_bindings_put_it(run: Run) -> None:
         print(json.dumps([nodes, stub.stub_references(0), stub.stub_depth()]))
     """)
     nodes, references, depth = seen
-    assert [numbers(node) for node in nodes] == 2 * [
-        (None, None, False, "cuMemGetInfo: unknown CUDA error (4711)")
-    ]
+    assert [numbers(node) for node in nodes] == 2 * [(None, None, False, "cuMemGetInfo: unknown CUDA error (4711)")]
     assert (references, depth) == (1, 0)
 
 
@@ -313,9 +311,7 @@ def test_a_driver_that_does_not_start(run: Run) -> None:
         assert asked == 0, case
         if code == "100":
             assert sample["enumerated"] == ["cuda"], case
-            assert sample["note"] == (
-                f"the NVIDIA driver lists no device: {call}: CUDA_ERROR_NO_DEVICE (100)"
-            )
+            assert sample["note"] == (f"the NVIDIA driver lists no device: {call}: CUDA_ERROR_NO_DEVICE (100)")
         else:
             assert sample["enumerated"] == [], case
             assert sample["note"] == f"{call}: {names[code]}"

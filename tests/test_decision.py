@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -172,7 +173,7 @@ def test_batches_agree_with_single_selects(table_type: type[vs.MemoryTable]) -> 
     rows = np.zeros(offsets[-1], dtype=vs.CANDIDATE_DTYPE)
     rows["backend"], rows["device"] = 1, rng.integers(0, 10, len(rows))
     rows["bytes_moved"] = rng.integers(0, 120, len(rows))
-    want = [table.select(rows[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    want = [table.select(rows[a:b]) for a, b in itertools.pairwise(offsets)]
     got = table.select_many(rows, offsets).tolist()
     assert got == [-1 if index is None else index for index in want]
 

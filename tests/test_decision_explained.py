@@ -11,7 +11,9 @@ from vramsel.fit import FitStatus, Reason
 
 @pytest.fixture
 def table() -> vs.MemoryTable:
-    table = vs.MemoryTable({"cuda:0": (10, 100), "cuda:1": (50, 100), "cuda:2": None, "cuda:3": (1, 1), "cpu": (10, None)})
+    table = vs.MemoryTable(
+        {"cuda:0": (10, 100), "cuda:1": (50, 100), "cuda:2": None, "cuda:3": (1, 1), "cpu": (10, None)}
+    )
     table.add_node("cuda:4", 100, 100, policy=vs.FitPolicy(headroom=20))
     table.add_node("gpu", 10, 100, placements=("torch:0",))
     table.set_idle("torch:0", 15)

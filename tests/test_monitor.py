@@ -43,7 +43,11 @@ def test_fixed() -> None:
         assert monitor.table.known.tolist() == [True, False]
         assert status(monitor, "cuda:1") == "WONT_FIT"
         assert dict(monitor.errors) == {}
-    for bad, error in (({"cuda:0": (-1, 1)}, ValueError), ({"what:0": (1, 1)}, ValueError), ({"cpu": (1.5, 1)}, TypeError)):
+    for bad, error in (
+        ({"cuda:0": (-1, 1)}, ValueError),
+        ({"what:0": (1, 1)}, ValueError),
+        ({"cpu": (1.5, 1)}, TypeError),
+    ):
         with pytest.raises(error):
             FixedSource(bad)
 
@@ -172,7 +176,9 @@ def test_readings_are_judged() -> None:
 
 def test_lost_until_a_number_comes_back() -> None:
     lost = Reading("cuda:0", lost=True, reason="fell off the bus")
-    monitor = vs.watch([Script([lost], [Reading("cuda:0", reason="no answer")], OSError("x"), [Reading("cuda:0", 5, 10)])])
+    monitor = vs.watch(
+        [Script([lost], [Reading("cuda:0", reason="no answer")], OSError("x"), [Reading("cuda:0", 5, 10)])]
+    )
     assert status(monitor, "cuda:0") == "WONT_FIT"
     for _ in range(2):
         monitor.refresh()
@@ -213,7 +219,7 @@ def test_two_sources_of_one_name() -> None:
 
 def test_what_is_no_source() -> None:
     with pytest.raises(TypeError, match="Source"):
-        vs.watch([lambda: []])  # type: ignore[list-item]
+        vs.watch([list])  # type: ignore[list-item]
 
 
 def test_a_source_of_ones_own() -> None:

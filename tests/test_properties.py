@@ -33,7 +33,9 @@ POLICIES = [
 
 def random_u64(rng: np.random.Generator, count: int) -> np.ndarray:
     """Every magnitude is as likely as any other."""
-    return rng.integers(0, MAX_BYTES, count, dtype=np.uint64, endpoint=True) >> rng.integers(0, 64, count, dtype=np.uint64)
+    return rng.integers(0, MAX_BYTES, count, dtype=np.uint64, endpoint=True) >> rng.integers(
+        0, 64, count, dtype=np.uint64
+    )
 
 
 def adversarial_sizes(rng: np.random.Generator, free: int, total: int, policy: FitPolicy) -> list[int]:
@@ -96,7 +98,9 @@ def check_against_rule(
     wrong = [i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b]
     if wrong:
         device, size = columns[wrong[0]]
-        pytest.fail(f"{got[wrong[0]]} is not {want[wrong[0]]!r}: {size=} {free[device]=} {total[device]=} {policies[device]}")
+        pytest.fail(
+            f"{got[wrong[0]]} is not {want[wrong[0]]!r}: {size=} {free[device]=} {total[device]=} {policies[device]}"
+        )
     return len(columns)
 
 
@@ -107,10 +111,7 @@ def test_edges_with_idle_and_headroom() -> None:
     size, free, total, idle, reserved, headroom = grid
     got = classify(size, free, total, idle=idle, reserved=reserved, headroom=headroom).tolist()
     policies = {value: FitPolicy(headroom=value) for value in values}
-    want = [
-        fit.would_fit(s, f, t, idle=i, reserved=r, policy=policies[h])
-        for s, f, t, i, r, h in grid.T.tolist()
-    ]
+    want = [fit.would_fit(s, f, t, idle=i, reserved=r, policy=policies[h]) for s, f, t, i, r, h in grid.T.tolist()]
     assert got == want
 
     table = vs.MemoryTable()
@@ -126,15 +127,15 @@ def test_edges_with_idle_and_headroom() -> None:
 
 u64 = st.one_of(st.sampled_from(EDGES), st.integers(0, MAX_BYTES))
 readings = st.one_of(st.none(), st.tuples(st.none() | u64, st.none() | u64))
-policies = st.builds(
-    FitPolicy, tight_fraction=st.floats(0, 1), tight_margin=st.none() | u64, headroom=st.just(0) | u64
-)
+policies = st.builds(FitPolicy, tight_fraction=st.floats(0, 1), tight_margin=st.none() | u64, headroom=st.just(0) | u64)
 placements = st.sampled_from(["cpu", "cuda:0", "cuda:1", "cuda:17", "vulkan:0", "torch:0"])
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
-    nodes=st.dictionaries(placements, st.tuples(readings, policies, u64, st.sampled_from(["", "lost", "unknown"])), max_size=6),
+    nodes=st.dictionaries(
+        placements, st.tuples(readings, policies, u64, st.sampled_from(["", "lost", "unknown"])), max_size=6
+    ),
     alternatives=st.lists(st.tuples(placements, u64), max_size=6),
     closed=st.sets(st.sampled_from(["cpu", "cuda", "vulkan"])),
 )

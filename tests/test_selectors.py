@@ -178,8 +178,10 @@ def test_the_cached_selector_sees_what_is_published() -> None:
 
 def test_constructor_errors() -> None:
     for call in (
-        lambda: vs.VramPressureSelector(None), lambda: vs.VramPressureSelector(len, 3),
-        lambda: vs.CachedPressureSelector({"cpu": (1, 1)}), lambda: vs.CachedPressureSelector(vs.MemoryTable(), 3),
+        lambda: vs.VramPressureSelector(None),
+        lambda: vs.VramPressureSelector(len, 3),
+        lambda: vs.CachedPressureSelector({"cpu": (1, 1)}),
+        lambda: vs.CachedPressureSelector(vs.MemoryTable(), 3),
     ):
         with pytest.raises(TypeError):
             call()
@@ -187,7 +189,7 @@ def test_constructor_errors() -> None:
 
 def test_copies_and_pickles() -> None:
     table = vs.MemoryTable({"cpu": (100, 100)})
-    for selector in (vs.WinnerSelector(), vs.VramPressureSelector(dict().get), vs.CachedPressureSelector(table)):
+    for selector in (vs.WinnerSelector(), vs.VramPressureSelector({}.get), vs.CachedPressureSelector(table)):
         twin = copy.copy(selector)
         assert type(twin) is type(selector)
     assert type(pickle.loads(pickle.dumps(vs.WinnerSelector()))) is vs.WinnerSelector

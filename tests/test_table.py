@@ -182,7 +182,13 @@ def test_pickles_and_copies(table_type: type[vs.MemoryTable]) -> None:
     table.map("cupy:0", "cuda:0")
     table.mark_lost("cuda:2")
     table.close_backend("cuda")
-    rows = vs.candidates([(p, n) for p in ("cuda:0", "cpu", "cuda:1", "cuda:2", "vulkan:0", "torch:0", "cupy:0", "cuda:9") for n in (0, 5, 50, 105)])
+    rows = vs.candidates(
+        [
+            (p, n)
+            for p in ("cuda:0", "cpu", "cuda:1", "cuda:2", "vulkan:0", "torch:0", "cupy:0", "cuda:9")
+            for n in (0, 5, 50, 105)
+        ]
+    )
     for twin in (pickle.loads(pickle.dumps(table)), copy.deepcopy(table)):
         assert type(twin) is table_type
         assert state(twin)[0] == state(table)[0]

@@ -1,4 +1,4 @@
-"""vramsel: which of these candidates, ranked by cost, has memory that can still take it?
+"""Pick, of candidates ranked by cost, the first whose memory can still take it.
 
 The main names are here; see `MemoryTable`, `AlternativeSet` and `FitPolicy` first.
 """

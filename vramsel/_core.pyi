@@ -3,6 +3,7 @@ from typing import Any, SupportsIndex, final, overload
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
 from .records import Candidate
 
@@ -15,6 +16,7 @@ def bind(
     as_u64: Callable[[Any, int, str], npt.NDArray[np.uint64]],
     as_bytes: Callable[[Any, str], int],
 ) -> None: ...
+
 @final
 class AlternativeSet:
     def __new__(cls, candidates: Iterable[Candidate] | npt.NDArray[np.void]) -> AlternativeSet: ...
@@ -36,6 +38,7 @@ class AlternativeSet:
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
+@disjoint_base
 class Table:
     _book: Any
     def __new__(cls, *args: Any, **kwargs: Any) -> Table: ...

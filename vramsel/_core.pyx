@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-# cython: embedsignature=True, embedsignature.format=clinic
+# cython: embedsignature=True, embedsignature.format=clinic, auto_pickle=False, autotestdict=False
 """The core: records, the table, and the decision. Codes and integers only.
 
 The work is done by free C functions over plain structs: `kernels.h` decides, `state.h` keeps
@@ -165,7 +165,7 @@ cdef int check_offsets(const int64_t* offsets, Py_ssize_t sets, Py_ssize_t count
     cdef Py_ssize_t s
     for s in range(sets + 1):
         if offsets[s] < before:
-            raise ValueError(f"offsets[{s}] = {offsets[s]} is below {before}: offsets start at 0 or above and never decrease")
+            raise ValueError(f"offsets[{s}] = {offsets[s]} is below {before}: offsets begin at 0 and never decrease")
         if offsets[s] > count:
             raise ValueError(f"offsets[{s}] = {offsets[s]} is beyond the {count} candidates")
         if s and offsets[s] - before > 0x7FFFFFFF:
@@ -413,12 +413,12 @@ cdef class Table:
         """
         cdef const vs_record* rows
         cdef Py_ssize_t count
-        cdef ndarray owner = None
+        cdef ndarray _owner = None          # keeps converted rows alive
         if type(candidates) is AlternativeSet:
             rows = (<AlternativeSet>candidates).rows
             count = (<AlternativeSet>candidates).count
         else:
-            owner = as_rows(candidates, &rows, &count)
+            _owner = as_rows(candidates, &rows, &count)
         if count == 0:
             return None
         return vs_pick_index(vs_pick(self.table.view, rows, count, NULL))
@@ -433,7 +433,7 @@ cdef class Table:
         """
         cdef const vs_record* rows
         cdef Py_ssize_t count
-        cdef ndarray owner = as_rows(candidates, &rows, &count)
+        cdef ndarray _owner = as_rows(candidates, &rows, &count)
         cdef uint64_t size = as_size(nbytes)
         if count == 0:
             return None
@@ -443,7 +443,7 @@ cdef class Table:
         """As `select`, but None also when nothing fits."""
         cdef const vs_record* rows
         cdef Py_ssize_t count
-        cdef ndarray owner = as_rows(candidates, &rows, &count)
+        cdef ndarray _owner = as_rows(candidates, &rows, &count)
         if count == 0:
             return None
         cdef uint64_t pick = vs_pick(self.table.view, rows, count, NULL)
@@ -476,7 +476,8 @@ cdef class Table:
         cdef ndarray owner = as_rows(candidates, &rows, &count)
         cdef const uint64_t* own
         cdef ndarray owner_sizes = as_sizes(sizes, count, &own)
-        cdef ndarray result = as_output(out, count, NPY_UINT8, "out", (owner, owner_sizes))
+        cdef tuple inputs = (owner, owner_sizes)
+        cdef ndarray result = as_output(out, count, NPY_UINT8, "out", inputs)
         cdef uint8_t* status = <uint8_t*>PyArray_DATA(result)
         cdef vs_view* view = vs_view_copy(self.table.view)
         if not view:
@@ -553,4 +554,3 @@ cdef class Table:
                 vs_pick_regular(view, rows, own, each, sets, picks, status)
             free(view)
         return result
-

@@ -136,7 +136,7 @@ def would_fit(
     post_used = max(total - left, 0)
     # Both conversions round to the nearest double, exactly as the compiled core's do: near a
     # threshold the answer is that of IEEE arithmetic, not of the real numbers.
-    if float(post_used) / float(total) > policy.tight_fraction:
-        if policy.tight_margin is None or left < policy.tight_margin:
-            return FitStatus.TIGHT
+    over = float(post_used) / float(total) > policy.tight_fraction
+    if over and (policy.tight_margin is None or left < policy.tight_margin):
+        return FitStatus.TIGHT
     return FitStatus.COMFORTABLE

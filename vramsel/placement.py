@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import re
 import threading
-from collections.abc import Sequence
 from typing import NamedTuple, SupportsIndex, Union
 
 from .errors import UnknownBackendError
@@ -39,7 +38,9 @@ def register_backend(name: str) -> int:
     if code is not None:
         return code
     if not _NAME.fullmatch(name):
-        raise ValueError(f"backend name {name!r} must be lower-case letters, digits, '_' or '-', and begin with a letter")
+        raise ValueError(
+            f"backend name {name!r} must be lower-case letters, digits, '_' or '-', and begin with a letter"
+        )
     with _registering:
         code = _codes.get(name)
         if code is None:
@@ -111,13 +112,13 @@ class Placement(_Pair):
 
     __slots__ = ()
 
-    def __new__(cls, backend: PlacementLike | str | SupportsIndex, device: SupportsIndex | None = None) -> Placement:
+    def __new__(cls, backend: PlacementLike | str | SupportsIndex, device: SupportsIndex | None = None) -> Placement:  # noqa: D102
         if device is None:
             if isinstance(backend, Placement):
                 return backend
             if isinstance(backend, str):
                 backend, device = _split(backend)
-            elif isinstance(backend, Sequence) and len(backend) == 2:
+            elif isinstance(backend, (tuple, list)) and len(backend) == 2:
                 backend, device = backend
             else:
                 raise TypeError(f"not a placement: {backend!r}; write 'cuda:0', 'cpu' or (backend, device)")
@@ -129,7 +130,7 @@ class Placement(_Pair):
             except TypeError:
                 raise TypeError(f"a backend is a name or a code, not {type(backend).__name__}") from None
         try:
-            ordinal = operator.index(device)  # type: ignore[arg-type]
+            ordinal = operator.index(device)
         except TypeError:
             raise TypeError(f"a device ordinal is an integer, not {type(device).__name__}") from None
         if not 0 <= ordinal < _LIMIT:
@@ -159,7 +160,9 @@ def _split(text: str) -> tuple[str, int]:
     if not colon:
         return name, 0
     if not (ordinal.isascii() and ordinal.isdigit()):
-        raise ValueError(f"{text!r} is not a placement: {ordinal!r} is not a device ordinal; write for example '{name}:0'")
+        raise ValueError(
+            f"{text!r} is not a placement: {ordinal!r} is not a device ordinal; write for example '{name}:0'"
+        )
     return name, int(ordinal)
 
 

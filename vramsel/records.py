@@ -73,7 +73,9 @@ class Candidate:
         return f"{self.placement} {format_bytes(self.bytes_moved)}"
 
 
-def candidates(items: Iterable[Candidate | tuple[PlacementLike, int] | tuple[PlacementLike, int, int]]) -> npt.NDArray[np.void]:
+def candidates(
+    items: Iterable[Candidate | tuple[PlacementLike, int] | tuple[PlacementLike, int, int]],
+) -> npt.NDArray[np.void]:
     """Build an array of candidates.
 
     Parameters
@@ -138,7 +140,9 @@ def as_candidates(values: Any) -> npt.NDArray[np.void]:
         )
     names = values.dtype.names
     if names is None:
-        raise TypeError(f"an array of candidates has the fields backend, device and bytes_moved; this one is {values.dtype}")
+        raise TypeError(
+            f"an array of candidates has the fields backend, device and bytes_moved; this one is {values.dtype}"
+        )
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError("candidates must not be a masked array: a masked row has no meaning here")
     if values.ndim != 1:

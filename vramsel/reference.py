@@ -66,24 +66,23 @@ def classify(
     size, free, total, idle, reserved, headroom, margin = (
         np.asarray(x, dtype=_U64) for x in (size, free, total, idle, reserved, headroom, margin)
     )
-    known = np.asarray(known, dtype=np.bool_) & ~((free == 0) & (total == 0))
+    silent = ~np.asarray(known, dtype=np.bool_) | ((free == 0) & (total == 0))
     a = _sub_sat(_sub_sat(_add_sat(free, idle), reserved), headroom)
     left = _sub_sat(a, size)
     post_used = _sub_sat(total, left)
     used_fraction = post_used.astype(np.float64) / np.where(total == 0, _U64(1), total).astype(np.float64)
     # A margin of 2^64-1 is "none": were it a real one, `left` could equal it.
-    tight = (used_fraction > fraction) & ((left < margin) | (margin == _U64(MAX_BYTES)))
-    return np.select(
-        [np.asarray(gone, dtype=np.bool_), ~known, size > a, total == 0, tight],
-        [
-            np.uint8(FitStatus.WONT_FIT),
-            np.uint8(FitStatus.UNKNOWN),
-            np.uint8(FitStatus.WONT_FIT),
-            np.uint8(FitStatus.UNKNOWN),
-            np.uint8(FitStatus.TIGHT),
-        ],
-        np.uint8(FitStatus.COMFORTABLE),
-    ).astype(np.uint8)
+    tight = (used_fraction > np.asarray(fraction, dtype=np.float64)) & ((left < margin) | (margin == _U64(MAX_BYTES)))
+    # The first that holds decides.
+    cases = [
+        (np.asarray(gone, dtype=np.bool_), FitStatus.WONT_FIT),
+        (silent, FitStatus.UNKNOWN),
+        (size > a, FitStatus.WONT_FIT),
+        (total == 0, FitStatus.UNKNOWN),
+        (tight, FitStatus.TIGHT),
+    ]
+    statuses = np.select([when for when, _ in cases], [np.array(int(s)) for _, s in cases], FitStatus.COMFORTABLE)
+    return statuses.astype(np.uint8)
 
 
 class ReferenceTable(MemoryTable):

@@ -42,7 +42,9 @@ def parse_bytes(text: str) -> int:
     if unit not in _FACTORS:
         if unit.rstrip("i") in tuple(_PREFIXES):
             p = unit[0].upper()
-            raise ValueError(f"size {text!r} is ambiguous; write {number}{p}iB (powers of 1024) or {number}{p}B (of 1000)")
+            raise ValueError(
+                f"size {text!r} is ambiguous; write {number}{p}iB (powers of 1024) or {number}{p}B (of 1000)"
+            )
         raise ValueError(f"size {text!r}: unknown unit {unit!r}; use B, KiB to EiB or kB to EB")
     # Decimal, not float: 2^53+1 bytes must survive. Its default 28 digits hold any uint64, and
     # a number too long for them is far above the limit.

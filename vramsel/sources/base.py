@@ -40,7 +40,7 @@ class Reading:
     uuid: str | None = None
 
     def checked(self) -> Reading:
-        """This reading, made fit to publish.
+        """The reading, made fit to publish.
 
         A free a little above its total (up to 1/16 of it) is a rounding of the source and
         is clamped; more than that is the number of some other device, and is discarded. The

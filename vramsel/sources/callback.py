@@ -58,8 +58,12 @@ class CallbackSource(Source):
                 return Reading(node, reason="the lookup has no runtime for it")
             free, total = runtime.available_bytes(), runtime.total_bytes()
             if free is None:
-                return Reading(node, None, None if total is None else as_bytes(total, "total_bytes()"),
-                               reason="its runtime cannot tell")
+                return Reading(
+                    node,
+                    None,
+                    None if total is None else as_bytes(total, "total_bytes()"),
+                    reason="its runtime cannot tell",
+                )
             return Reading(
                 node, as_bytes(free, "available_bytes()"), None if total is None else as_bytes(total, "total_bytes()")
             )

@@ -29,9 +29,7 @@ class FixedSource(Source):
 
     name = "fixed"
 
-    def __init__(
-        self, nodes: Mapping[str, tuple[int | None, int | None]], *, enumerated: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, nodes: Mapping[str, tuple[int | None, int | None]], *, enumerated: Iterable[str] = ()) -> None:
         readings = []
         for node, (free, total) in nodes.items():
             readings.append(

@@ -1,0 +1,43 @@
+"""The version matrix, and lint."""
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.sessions = ["tests", "lint"]
+
+
+def install_wheel(session: nox.Session, extras: str) -> None:
+    folder = Path(session.create_tmp(), "wheel")
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), ".", silent=True)
+    (wheel,) = Path(folder).glob("vramsel-*.whl")
+    session.install("-q", f"{wheel}[{extras}]")
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+def tests(session: nox.Session) -> None:
+    """One wheel, on NumPy 2 and, where it exists for this Python, on NumPy 1.26."""
+    install_wheel(session, "test")
+    session.run("pytest", "-q", "-n", "auto", *session.posargs)
+    if session.python in ("3.11", "3.12"):
+        session.install("-q", "numpy==1.26.*")
+        session.run("pytest", "-q", "-n", "auto", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    install_wheel(session, "lint,test")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("cython-lint", "vramsel/_core.pyx", "vramsel/_core.pxd", "bench/floor.pyx")
+    session.run("mypy")
+    session.run("python", "-m", "mypy.stubtest", "vramsel._core")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    install_wheel(session, "bench")
+    session.run("python", "bench/run.py", *session.posargs)
