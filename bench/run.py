@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -159,6 +160,22 @@ def batch_cases(rows: int) -> list[Case]:
     ]
 
 
+def import_seconds(module: str, loops: int) -> float:
+    """What ``python -X importtime`` says of one module, imported in a process of its own."""
+    spent = 0.0
+    for _ in range(loops):
+        command = [sys.executable, "-X", "importtime", "-c", f"import {module}"]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        (line,) = [line for line in report.splitlines() if line.split("|")[-1].strip() == module]
+        spent += int(line.split("|")[1]) / 1e6
+    return spent
+
+
+def import_case() -> Case:
+    bench, floor = partial(import_seconds, "vramsel"), partial(import_seconds, "numpy")
+    return Case("import vramsel / import numpy", bench, floor, 1, 1.3)
+
+
 def measure(cases: list[Case], rounds: int) -> bool:
     ratios: dict[str, list[float]] = {case.name: [] for case in cases}
     nanoseconds: dict[str, list[float]] = {case.name: [] for case in cases}
@@ -191,7 +208,7 @@ def main() -> int:
     args = parser.parse_args()
     cases = [
         case
-        for case in single_cases() + batch_cases(args.rows)
+        for case in [*single_cases(), *batch_cases(args.rows), import_case()]
         if not args.cases or any(word in case.name for word in args.cases)
     ]
     print(f"Python {sys.version.split()[0]}, NumPy {np.__version__}; median ratio, middle half, time of the case")

@@ -201,7 +201,8 @@ def test_sizes_are_forgiving(capsys: pytest.CaptureFixture, monkeypatch: pytest.
 
 
 def vramsel(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "vramsel", *arguments]
+    # -P: not the sources in the current folder, which have no compiled core.
+    command = [sys.executable, "-P", "-m", "vramsel", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -233,7 +234,7 @@ def test_version_and_help() -> None:
 
 
 def test_a_reader_that_leaves_early() -> None:
-    command = f"{sys.executable} -m vramsel status --json | true"
+    command = f"{sys.executable} -P -m vramsel status --json | true"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
 
@@ -243,7 +244,7 @@ def test_a_terminal_gets_a_table() -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
     with subprocess.Popen(
-        [sys.executable, "-m", "vramsel", "status"], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
+        [sys.executable, "-P", "-m", "vramsel", "status"], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
     ) as process:
         os.close(theirs)
         output = b""

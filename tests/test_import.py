@@ -10,7 +10,7 @@ BEGIN = "import sys, json, threading; before = set(sys.modules);"
 
 
 def fresh(code: str) -> object:
-    done = subprocess.run([sys.executable, "-c", BEGIN + code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-c", BEGIN + code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

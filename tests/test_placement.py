@@ -105,7 +105,7 @@ def test_pickles_travel_by_name() -> None:
         "print(c.placement, c.backend == vs.backend_code('second-here'), c.backend)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], input=pickle.dumps(candidate), capture_output=True, check=True
+        [sys.executable, "-P", "-c", script], input=pickle.dumps(candidate), capture_output=True, check=True
     )
     name, same, other_code = done.stdout.decode().split()
     assert (name, same) == ("second-here:4", "True")

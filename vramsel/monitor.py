@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Union
 
 from .fit import FitPolicy
 from .placement import backend_code
@@ -14,7 +13,7 @@ from .table import MemoryTable, as_reading, node_name
 
 __all__ = ["Monitor", "Policies", "watch"]
 
-Policies = Union[FitPolicy, Mapping[str, FitPolicy], None]
+Policies = FitPolicy | Mapping[str, FitPolicy] | None
 
 
 def watch(sources: Iterable[Source] | None = None, *, policy: Policies = None, init_cuda: bool = True) -> Monitor:

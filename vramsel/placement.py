@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 import threading
-from typing import NamedTuple, SupportsIndex, Union
+from typing import NamedTuple, SupportsIndex
 
 from .errors import UnknownBackendError
 
@@ -171,5 +171,5 @@ def _restore(name: str, device: int) -> Placement:
     return Placement(register_backend(name), device)
 
 
-PlacementLike = Union[str, Placement, tuple[Union[str, int], int]]
+PlacementLike = str | Placement | tuple[str | int, int]
 """What is accepted as a placement: its name, itself, or a pair."""

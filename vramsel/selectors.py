@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, Union, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class BackendRuntime:
         return would_fit(size, self.available_bytes(), self.total_bytes(), policy=self.policy)
 
 
-Lookup = Callable[[int, int], Union[BackendRuntime, None]]
+Lookup = Callable[[int, int], BackendRuntime | None]
 Estimate = Callable[[Candidate], int]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,10 @@ from .units import MAX_BYTES, as_bytes, format_bytes
 
 __all__ = ["MemoryTable", "NodeLike", "as_reading", "node_name"]
 
-NodeLike = Union[str, Placement]
+NodeLike = str | Placement
 """What is accepted as a node: its name, or a placement of that name."""
 
-Reading = Union[tuple[Union[int, None], Union[int, None]], None]
+Reading = tuple[int | None, int | None] | None
 
 
 class Node:
