@@ -17,7 +17,7 @@ Implementation = Callable[[vs.MemoryTable, vs.AlternativeSet], Answer]
 
 def as_type(table: vs.MemoryTable, cls: type[vs.MemoryTable]) -> vs.MemoryTable:
     """The same content in another implementation."""
-    restore, (_, state) = table.__reduce__()
+    restore, (_, state), *_ = table.__reduce__()
     return restore(cls, state)
 
 
@@ -35,9 +35,9 @@ class Runtime(vs.BackendRuntime):
     def __init__(self, table: vs.MemoryTable, placement: vs.Placement) -> None:
         index = table._book.placements[placement]
         self.policy = table._book.nodes[index].policy
-        self.lost = bool(table._lost[index])
-        self.free = int(table.free[index]) if table.known[index] else None
-        self.total = int(table.total[index])
+        free, total, known, self.lost = (column[index].item() for column in table._columns())
+        self.free = free if known else None
+        self.total = total or None
         self.idle = table._book.idle.get(placement, 0)
 
     def available_bytes(self) -> int | None:

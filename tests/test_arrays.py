@@ -255,6 +255,15 @@ def test_sizes_of_every_kind(table: vs.MemoryTable, plain: np.ndarray) -> None:
         table.classify(other[:2], np.array([101, -1], dtype=np.int64))
 
 
+def test_misaligned_sizes_and_offsets(table: vs.MemoryTable, plain: np.ndarray) -> None:
+    sizes = np.frombuffer(b"x" + plain["bytes_moved"].tobytes(), np.uint64, offset=1)
+    offsets = np.frombuffer(b"x" + np.array([0, 2, 6]).tobytes(), np.int64, offset=1)
+    assert not sizes.flags.aligned
+    assert table.classify(plain, sizes).tolist() == table.classify(plain).tolist()
+    assert table.select_many(plain, offsets).tolist() == table.select_many(plain, [0, 2, 6]).tolist()
+    table.update_all(sizes[:3], sizes[:3])
+
+
 def test_offsets_of_every_kind(table: vs.MemoryTable, plain: np.ndarray) -> None:
     want = table.select_many(plain, [0, 2, 6]).tolist()
     offsets = np.array([0, 2, 6])

@@ -33,6 +33,7 @@ CASES = {
     "all of free fits": ({"cpu": (100, 200)}, [("cpu", 100)], [T], 0),
     "a full card takes 0 bytes, tight": ({"cpu": (0, 100)}, [("cpu", 0), ("cpu", 1)], [T, W], 0),
     "0 of 0 is no signal": ({"cpu": (0, 0)}, [("cpu", 1 << 40)], [U], 0),
+    "no free and no total known": ({"cpu": (0, None)}, [("cpu", 1), ("cpu", 0)], [W, U], 1),
     "free without a total refuses": ({"cpu": (10, None)}, [("cpu", 11), ("cpu", 10)], [W, U], 1),
     "a total without free is no signal": ({"cpu": (None, 100)}, [("cpu", 1000)], [U], 0),
     "more free than total": ({"cpu": (200, 100)}, [("cpu", 150), ("cpu", 186), ("cpu", 201)], [C, T, W], 0),
@@ -199,7 +200,21 @@ def test_out_arrays_are_filled_and_returned(table_type: type[vs.MemoryTable]) ->
         (lambda t, rows: t.select_many(rows, set_size=-2), ValueError),
         (lambda t, rows: t.select_many(rows, set_size=2.0), TypeError),
         (lambda t, rows: t.select_many(rows, []), ValueError),
-        (lambda t, rows: t.select_many(rows, [[0, 2]]), ValueError),
+        (lambda t, rows: t.select_many(rows, [[0, 2]]), TypeError),
+        (lambda t, rows: t.select_many(rows, np.array([[0, 2]])), ValueError),
+        (lambda t, rows: t.select_many(rows, [0, 2**63]), ValueError),
+        (lambda t, rows: t.select_many(rows, "02"), TypeError),
+        (lambda t, rows: t.select_many(rows, set_size=2**31), ValueError),
+        (lambda t, rows: t.select_many(rows, set_size=2**64), ValueError),
+        (lambda t, rows: t.select_many(rows[:0], set_size=2**31), ValueError),
+        (lambda t, rows: t.classify(rows, "12"), TypeError),
+        (lambda t, rows: t.classify(rows, {1, 2}), TypeError),
+        (lambda t, rows: t.classify(rows, {1: 1, 2: 2}), TypeError),
+        (lambda t, rows: t.classify(rows, [True, False]), TypeError),
+        (lambda t, rows: t.classify(rows, np.array([True, False])), TypeError),
+        (lambda t, rows: t.classify(rows, np.ma.MaskedArray([1, 2])), TypeError),
+        (lambda t, rows: t.select_many(rows, np.ma.MaskedArray([0, 2])), TypeError),
+        (lambda t, rows: t.classify(rows, out=np.ma.MaskedArray(np.zeros(2, dtype=np.uint8))), TypeError),
         (lambda t, rows: t.select_many(rows, [0.0, 2.0]), TypeError),
         (lambda t, rows: t.select_many(rows, [0, 3]), ValueError),
         (lambda t, rows: t.select_many(rows, [-1, 2]), ValueError),
@@ -227,14 +242,41 @@ def test_bad_batch_arguments(table_type: type[vs.MemoryTable], case: object, err
     assert "\n" not in str(caught.value)
 
 
-def test_out_must_not_overlap_the_input() -> None:
-    table = vs.MemoryTable({"cpu": (90, 100)})
+def test_out_must_not_overlap_the_input(table_type: type[vs.MemoryTable]) -> None:
+    table = table_type({"cpu": (90, 100)})
     rows = vs.candidates([("cpu", 1), ("cpu", 1)])
     with pytest.raises(ValueError, match="overlaps"):
         table.classify(rows, out=rows.view(np.uint8)[:2])
     out = np.zeros(4, dtype=np.uint8)
     with pytest.raises(ValueError, match="overlaps"):
         table.select_many(rows, set_size=2, out=out.view(np.int32), status_out=out[:1])
+    sizes = np.zeros(2, dtype=np.uint64)
+    with pytest.raises(ValueError, match="overlaps"):
+        table.classify(rows, sizes, out=sizes.view(np.uint8)[:2])
+    offsets = np.array([0, 2])
+    with pytest.raises(ValueError, match="overlaps"):
+        table.select_many(rows, offsets, out=offsets.view(np.int32)[:1])
+
+
+def test_nothing_is_written_before_all_is_checked(table_type: type[vs.MemoryTable]) -> None:
+    table = table_type({"cpu": (90, 100)})
+    rows = vs.candidates([("cpu", 1), ("cpu", 1)])
+    status = np.full(1, 77, dtype=np.uint8)
+    with pytest.raises(TypeError, match="int32"):
+        table.select_many(rows, set_size=2, out=np.zeros(1), status_out=status)
+    out = np.full(1, 77, dtype=np.int32)
+    with pytest.raises(TypeError, match="uint8"):
+        table.select_many(rows, set_size=2, out=out, status_out=np.zeros(1))
+    assert (status[0], out[0]) == (77, 77)
+
+
+def test_an_out_that_lies_about_its_shape() -> None:
+    class Liar(np.ndarray):
+        shape = (1000,)  # type: ignore[assignment]
+
+    rows = np.tile(vs.candidates([("cpu", 1)]), 1000)
+    with pytest.raises(ValueError, match="shape"):
+        vs.MemoryTable().classify(rows, out=np.zeros(2, dtype=np.uint8).view(Liar))
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "cuda:0", [("cuda:0", 1)], {}, (), np.zeros(3), object()])

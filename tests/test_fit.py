@@ -32,6 +32,9 @@ def test_status_values_are_fixed() -> None:
         (1, None, 16, {}, 3),
         (1, None, None, {}, 3),
         (11, 10, None, {}, 2),
+        (1, 0, None, {}, 2),
+        (0, 0, None, {}, 3),
+        (11, 0, None, {"idle": 10}, 2),
         (10, 10, None, {}, 3),
         (10, 10, 0, {}, 3),
         (11, 10, 0, {}, 2),
@@ -80,6 +83,12 @@ def test_numpy_integers_are_integers() -> None:
         (lambda: FitPolicy(tight_fraction=-0.01), ValueError, "tight_fraction"),
         (lambda: FitPolicy(tight_fraction=math.nan), ValueError, "tight_fraction"),
         (lambda: FitPolicy(tight_fraction="most"), TypeError, "tight_fraction"),
+        (lambda: FitPolicy(tight_fraction="0.5"), TypeError, "tight_fraction"),
+        (lambda: FitPolicy(tight_fraction=10**400), ValueError, "tight_fraction"),
+        (lambda: FitPolicy(tight_fraction=np.zeros((9, 9))), TypeError, "tight_fraction"),
+        (lambda: would_fit(True, 1, 1), TypeError, "size"),
+        (lambda: would_fit(1, 1, 1, policy=None), TypeError, "policy"),
+        (lambda: would_fit(10**5000, 1, 1), ValueError, "size"),
         (lambda: FitPolicy(tight_fraction=None), TypeError, "tight_fraction"),
         (lambda: FitPolicy(tight_margin=-1), ValueError, "tight_margin"),
         (lambda: FitPolicy(headroom=1.5), TypeError, "headroom"),
@@ -87,8 +96,9 @@ def test_numpy_integers_are_integers() -> None:
     ],
 )
 def test_bad_input(call: object, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words) as caught:
         call()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
 
 
 def test_policies_are_values() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import pickle
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -70,6 +73,9 @@ def test_every_spelling() -> None:
         (("cuda: 1",), ValueError),
         (("cuda:\u0661",), ValueError),
         (("cuda:65536",), ValueError),
+        (("cuda:" + "9" * 5000,), ValueError),
+        ((np.zeros((9, 9)),), TypeError),
+        (("cuda", 10**5000), ValueError),
         (("cuda:1e3",), ValueError),
         (("CUDA:0",), ValueError),
         (("",), ValueError),
@@ -92,6 +98,14 @@ def test_no_placements(arguments: tuple, error: type[Exception]) -> None:
     with pytest.raises(error) as caught:
         vs.Placement(*arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_replacing_checks_as_making_does() -> None:
+    placement = vs.Placement("cuda:0")
+    assert placement._replace(device=3) == vs.Placement("cuda:3")
+    for wrong in ({"device": 70000}, {"device": -1}, {"backend": 999}):
+        with pytest.raises(ValueError):
+            placement._replace(**wrong)
 
 
 def test_pickles_travel_by_name() -> None:
@@ -205,6 +219,40 @@ def test_alternative_set_from_array() -> None:
     assert vs.MemoryTable().select(strange) == 0, "codes are only named when somebody asks for the candidates"
     with pytest.raises(vs.UnknownBackendError, match="60000"):
         strange[0]
+    rows["backend"][0] = 0
+    half = vs.AlternativeSet.from_array(rows)
+    assert half[0] == half.winner == vs.Candidate("cpu", 5, kernel=1)
+    assert repr(half) == "AlternativeSet([Candidate('cpu', 5, kernel=1), (60000, 0) 6])"
+    assert half == vs.AlternativeSet.from_array(rows) != strange
+
+
+def test_nobody_can_change_a_set() -> None:
+    """The core reads the rows without a check, so they must stay where and what they are."""
+    alternatives = vs.AlternativeSet([vs.Candidate("cuda:0", i) for i in range(200)])
+    view = alternatives.array
+    with pytest.raises(ValueError):
+        view.setflags(write=True)
+    with pytest.raises(ValueError):
+        view.resize(100000, refcheck=False)
+    view.shape = (100, 2)
+    with contextlib.suppress(ValueError, TypeError):
+        view.__setstate__((1, (1,), np.dtype("u1"), False, b"x"))
+    del view
+    assert alternatives.array.shape == (200,)
+    assert alternatives.array["bytes_moved"].tolist() == list(range(200))
+    assert vs.MemoryTable().select(alternatives) == 0
+
+
+def test_payload_cycles_are_collected() -> None:
+    class Payload:
+        pass
+
+    payload = Payload()
+    payload.owner = vs.AlternativeSet([vs.Candidate("cpu", 1, payload)])
+    gone = weakref.ref(payload)
+    del payload
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,8 @@ def test_edges_with_idle_and_headroom() -> None:
     values = [0, 1, 2**53 + 1, 2**63, MAX_BYTES - 1, MAX_BYTES]
     grid = np.array(np.meshgrid(*[np.array(values, dtype=np.uint64)] * 6)).reshape(6, -1)
     size, free, total, idle, reserved, headroom = grid
-    got = classify(size, free, total, idle=idle, reserved=reserved, headroom=headroom).tolist()
+    known = (free != 0) | (total != 0)  # a reading of 0/0 is none
+    got = classify(size, free, total, known=known, idle=idle, reserved=reserved, headroom=headroom).tolist()
     policies = {value: FitPolicy(headroom=value) for value in values}
     want = [fit.would_fit(s, f, t, idle=i, reserved=r, policy=policies[h]) for s, f, t, i, r, h in grid.T.tolist()]
     assert got == want

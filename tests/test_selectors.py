@@ -55,7 +55,7 @@ def test_all_selectors_keep_the_protocol() -> None:
         assert selector.select(ALTERNATIVES) is ALTERNATIVES[0]
         assert selector.select(vs.AlternativeSet([])) is None
         assert type(selector).__name__ in repr(selector)
-        for wrong in (None, [], ALTERNATIVES.alternatives, "cpu"):
+        for wrong in (None, [], ALTERNATIVES.alternatives, ALTERNATIVES.array, "cpu"):
             with pytest.raises(TypeError, match="AlternativeSet"):
                 selector.select(wrong)
 
@@ -85,10 +85,15 @@ def test_an_overridden_would_fit_is_honoured() -> None:
     assert select(Stubborn(2), Stubborn(1), Stubborn(2)) == 1
 
 
-@pytest.mark.parametrize("status", [None, "tight", 7, 1.5])
+@pytest.mark.parametrize("status", [None, "tight", 7, 1.5, 1.0, True, False])
 def test_a_would_fit_without_a_status(status: object) -> None:
     with pytest.raises(TypeError, match="FitStatus"):
         select(Stubborn(status), Stubborn(C), Stubborn(C))
+
+
+def test_a_lookup_that_finds_no_runtime() -> None:
+    with pytest.raises(TypeError, match="BackendRuntime"):
+        vs.VramPressureSelector(lambda b, d: 5).select(ALTERNATIVES)
 
 
 def test_the_runtime_has_a_policy() -> None:
@@ -193,8 +198,15 @@ def test_copies_and_pickles() -> None:
         twin = copy.copy(selector)
         assert type(twin) is type(selector)
     assert type(pickle.loads(pickle.dumps(vs.WinnerSelector()))) is vs.WinnerSelector
-    twin = pickle.loads(pickle.dumps(vs.CachedPressureSelector(table)))
-    assert twin.select(ALTERNATIVES) is ALTERNATIVES[0]
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        twin = pickle.loads(pickle.dumps(vs.CachedPressureSelector(table), protocol))
+        assert twin.select(ALTERNATIVES) is ALTERNATIVES[0]
+        twin = pickle.loads(pickle.dumps(vs.VramPressureSelector(no_runtime), protocol))
+        assert twin.select(ALTERNATIVES) is ALTERNATIVES[0]
+
+
+def no_runtime(backend: int, device: int) -> None:
+    return None
 
 
 def test_repr_names_the_parts() -> None:

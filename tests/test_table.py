@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -100,7 +104,7 @@ def test_states_follow_the_last_word() -> None:
     for step, want in steps:
         before = table.version
         step()
-        assert (table.would_fit("cpu", 1), table.known[0], table._lost[0]) == want
+        assert (table.would_fit("cpu", 1), table.known[0], table._columns()[3][0]) == want
         assert table.version > before
     assert table.free.tolist() == [0]
 
@@ -116,10 +120,19 @@ def test_update_all() -> None:
     assert table.free.tolist() == [10, 20, 30, 0]
     table.update_all(np.array([90] * 4, dtype=">u4"), np.array([100] * 8)[::2])
     assert table.known.all()
-    assert not table._lost.any()
+    assert not table._columns()[3].any()
 
 
 BAD = [
+    (lambda t: t.__init__({"cuda:1": (1, 1)}), RuntimeError, "initialised"),
+    (lambda t: t.update_all(np.ma.MaskedArray([1, 1]), [1, 1]), TypeError, "masked"),
+    (lambda t: t.update_all([1, 1], [1, 1], known=np.ma.MaskedArray([True, True])), TypeError, "masked"),
+    (lambda t: t.would_fit("cpu", True), TypeError, "nbytes"),
+    (lambda t: t.would_fit("cpu", 10**5000), ValueError, "nbytes"),
+    (lambda t: vs.MemoryTable([("cpu", (1, 2))]), TypeError, "mapping"),
+    (lambda t: vs.MemoryTable(5), TypeError, "mapping"),
+    (lambda t: vs.MemoryTable({"cpu": {1, 2}}), TypeError, "cpu"),
+    (lambda t: vs.MemoryTable({"cpu": np.zeros((9, 9))}), TypeError, "cpu"),
     (lambda t: t.add_node("cpu", 1, 1), ValueError, "cpu"),
     (lambda t: t.add_node("cpu:0", 1, 1), ValueError, "cpu"),
     (lambda t: t.add_node("cuda:x", 1, 1), ValueError, "cuda:x"),
@@ -147,8 +160,8 @@ BAD = [
     (lambda t: t.update("cpu", 1, -1), ValueError, "total of node 'cpu'"),
     (lambda t: t.update("cpu", float("nan"), 1), TypeError, "free of node 'cpu'"),
     (lambda t: t.update_all([1], [1]), ValueError, "shape"),
-    (lambda t: t.update_all([1, -1], [1, 1]), ValueError, "free[1]"),
-    (lambda t: t.update_all([1, 1], [1.0, 1]), TypeError, "total[0]"),
+    (lambda t: t.update_all([1, -1], [1, 1]), ValueError, "row 1: free"),
+    (lambda t: t.update_all([1, 1], [1.0, 1]), TypeError, "row 0: total"),
     (lambda t: t.update_all([1, 1], [1, 1], known=[1, 1]), TypeError, "known"),
     (lambda t: t.update_all([1, 1], [1, 1], known=[True]), ValueError, "known"),
     (lambda t: t.mark_lost("nowhere"), vs.VramselError, "nowhere"),
@@ -195,6 +208,36 @@ def test_pickles_and_copies(table_type: type[vs.MemoryTable]) -> None:
         assert twin.classify(rows).tolist() == table.classify(rows).tolist()
         twin.update("cpu", 0, 100)
         assert table.free[1] == 50, "a copy is its own"
+
+
+def test_pickles_know_more_than_this_process() -> None:
+    """Closed and unregistered backends, names that became placements, attributes of a subclass."""
+    script = """
+import pickle, sys, vramsel as vs
+t = vs.MemoryTable()
+t.add_node("late", 1, 2)
+vs.register_backend("late")
+t.add_node("late:0", 3, 4)
+vs.register_backend("closed-one")
+t.close_backend("closed-one")
+sys.stdout.buffer.write(pickle.dumps(pickle.loads(pickle.dumps(t))))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, check=True)
+    table = pickle.loads(done.stdout)
+    assert table.nodes == ("late", "late:0")
+    assert table.would_fit("closed-one:0", 0) is vs.FitStatus.WONT_FIT
+
+
+class Named(vs.MemoryTable):
+    def __init__(self, owner: str) -> None:
+        super().__init__({"cpu": (0, None)})
+        self.owner = owner
+
+
+def test_subclasses_are_copied_whole() -> None:
+    for twin in (copy.copy(Named("me")), pickle.loads(pickle.dumps(Named("me")))):
+        assert (type(twin), twin.owner) == (Named, "me")
+        assert twin.would_fit("cpu", 1) is vs.FitStatus.WONT_FIT, "0 free of an unknown total is a full device"
 
 
 def test_many_nodes_and_sparse_ordinals() -> None:
@@ -263,6 +306,88 @@ def test_batches_let_other_threads_run() -> None:
         if half:
             return
     pytest.fail("no batch was ever seen half done")
+
+
+def test_threads_that_add_and_publish(table_type: type[vs.MemoryTable]) -> None:
+    """Whatever the threads do at once, each node keeps its own bytes and no name comes twice."""
+    table = table_type()
+    barrier = threading.Barrier(4)
+    raised: list[BaseException] = []
+
+    def work(number: int) -> None:
+        barrier.wait()
+        for i in range(60):
+            try:
+                table.add_node(f"cuda:{i}", i, 1000)
+            except BaseException as error:
+                raised.append(error)
+            table.add_node(f"vulkan:{number * 100 + i}", number * 100 + i, 1000)
+            with contextlib.suppress(ValueError):  # somebody has just added a node
+                table.update_all(table.free, table.total)
+            pickle.loads(pickle.dumps(table))
+            repr(table)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert [str(error) for error in raised if "in the table already" not in str(error)] == []
+    assert len(raised) == 3 * 60, "each name was added once"
+    assert len(set(table.nodes)) == len(table.nodes) == 60 + 240
+    for name, free in zip(table.nodes, table.free.tolist(), strict=True):
+        assert int(name.partition(":")[2]) == free
+
+
+def test_a_fork_while_a_lock_is_held() -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork on this platform")
+    script = """
+import os, threading, vramsel as vs
+table = vs.MemoryTable({"cpu": (50, 100)})
+held, done = threading.Event(), threading.Event()
+def hold():
+    with table._book.lock:
+        held.set()
+        done.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    table.update("cpu", 0, 100)
+    os._exit(int(table.would_fit("cpu", 1)))
+status = os.waitpid(child, 0)[1]
+done.set()
+thread.join()
+print(os.waitstatus_to_exitcode(status))
+"""
+    command = [sys.executable, "-P", "-W", "ignore", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "2\n"
+
+
+def test_views_that_are_replaced_stay_few() -> None:
+    """A table that grows by one placement at a time stays within a few times its size."""
+    resource = pytest.importorskip("resource", reason="no resource module on this platform")
+    codes = [vs.register_backend(f"grown-{i}") for i in range(1500)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    table = vs.MemoryTable()
+    for code in codes:
+        table.map(vs.Placement(code, 0), _first(table))
+    assert table.would_fit(vs.Placement(codes[-1], 0), 1) is vs.FitStatus.COMFORTABLE
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # KiB; quadratic growth takes 100 MB
+
+
+def _first(table: vs.MemoryTable) -> str:
+    if not table.nodes:
+        table.add_node("memory", 90, 100)
+    return table.nodes[0]
 
 
 def test_a_table_can_be_collected() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ from vramsel.units import MAX_BYTES, as_bytes, format_bytes, parse_bytes
         (" 2\tGiB", 2 << 30),
         ("1.5 KiB", 1536),
         ("1.1GiB", 1181116006),
-        ("0.5B", 0),
+        ("0.5B", 1),
         ("1kB", 1000),
         ("1KB", 1000),
         ("15.5EiB", 31 << 59),
@@ -87,6 +89,17 @@ def test_format(count: int | None, text: str) -> None:
     assert format_bytes(count) == text
 
 
+def test_sizes_do_not_depend_on_the_decimal_context() -> None:
+    with decimal.localcontext(decimal.Context(prec=6, traps=[decimal.Inexact])):
+        assert parse_bytes("9007199254740993") == 2**53 + 1
+    assert parse_bytes("18446744073709551615.4") == MAX_BYTES
+    assert parse_bytes("1" + "0" * 18 + "." + "9" * 60) == 10**18 + 1
+    with pytest.raises(ValueError, match="not a size"):
+        parse_bytes("9" * 1_000_001)
+    with pytest.raises(TypeError, match="string"):
+        parse_bytes(None)
+
+
 def test_as_bytes() -> None:
     assert as_bytes(5, "x") == 5
     assert as_bytes(np.uint64(MAX_BYTES), "x") == MAX_BYTES
@@ -94,6 +107,10 @@ def test_as_bytes() -> None:
     assert as_bytes("1KiB", "x") == 1024
     for bad, error in (
         (-1, ValueError),
+        (True, TypeError),
+        (np.True_, TypeError),
+        (10**5000, ValueError),
+        (-(10**5000), ValueError),
         (2**64, ValueError),
         (1e32, TypeError),
         (1.0, TypeError),

@@ -1,8 +1,6 @@
 """The C face of the core: the structs of `kernels.h` and `state.h`, and the two types."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from numpy cimport ndarray
-
 
 cdef extern from "kernels.h" nogil:
     ctypedef struct vs_record:      # one row of CANDIDATE_DTYPE
@@ -28,10 +26,10 @@ cdef extern from "state.h" nogil:
 
 
 cdef class AlternativeSet:
-    cdef const vs_record* rows      # into `array`
+    cdef const vs_record* rows      # into `memory`
     cdef Py_ssize_t count
-    cdef readonly ndarray array
-    cdef tuple candidates           # of Candidate; None until somebody asks
+    cdef bytes memory
+    cdef list cells                 # Candidates; None where nobody has asked for one yet
     cdef object __weakref__
 
 

@@ -12,9 +12,11 @@ from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from numpy cimport (
-    NPY_INT32, NPY_UINT8, PyArray_DATA, PyArray_DESCR, PyArray_DIM, PyArray_EMPTY, PyArray_IS_C_CONTIGUOUS,
-    PyArray_ISCARRAY, PyArray_NDIM, dtype, import_array, ndarray, npy_intp,
+    PyArray_DATA, PyArray_DESCR, PyArray_DIM, PyArray_IS_C_CONTIGUOUS, PyArray_ISCARRAY, PyArray_NDIM, dtype,
+    import_array, ndarray,
 )
+
+import operator
 
 import numpy as np
 
@@ -64,6 +66,8 @@ CANDIDATE_DTYPE = np.dtype(
 )
 assert CANDIDATE_DTYPE.itemsize == sizeof(vs_record)
 
+cdef dtype _uint8 = np.dtype(np.uint8)
+cdef dtype _int32 = np.dtype(np.int32)
 cdef dtype _exact = CANDIDATE_DTYPE
 cdef dtype _twin = CANDIDATE_DTYPE      # the last other descriptor that was found equal to it
 
@@ -71,13 +75,16 @@ cdef dtype _twin = CANDIDATE_DTYPE      # the last other descriptor that was fou
 cdef object _Candidate = None
 cdef object _as_candidates = None
 cdef object _as_u64 = None
+cdef object _as_offsets = None
 cdef object _as_bytes = None
+cdef object _refuse_mask = None
 
 
-def bind(*, candidate_type, as_candidates, as_u64, as_bytes):
+def bind(*, candidate_type, as_candidates, as_u64, as_offsets, as_bytes, refuse_mask):
     """Tell the core what it needs of the layers above: the Candidate type and the slow paths."""
-    global _Candidate, _as_candidates, _as_u64, _as_bytes
-    _Candidate, _as_candidates, _as_u64, _as_bytes = candidate_type, as_candidates, as_u64, as_bytes
+    global _Candidate, _as_candidates, _as_u64, _as_offsets, _as_bytes, _refuse_mask
+    _Candidate, _as_candidates, _as_u64 = candidate_type, as_candidates, as_u64
+    _as_offsets, _as_bytes, _refuse_mask = as_offsets, as_bytes, refuse_mask
 
 
 cdef inline bint is_exact(object candidates) except -1:
@@ -99,12 +106,12 @@ cdef inline bint is_exact(object candidates) except -1:
     return True
 
 
-cdef ndarray as_rows(object candidates, const vs_record** rows, Py_ssize_t* count):
-    """Point `rows` at the records of a set or an array; returns the array that owns them."""
+cdef object as_rows(object candidates, const vs_record** rows, Py_ssize_t* count):
+    """Point `rows` at the records of a set or an array; returns the object that owns them."""
     if type(candidates) is AlternativeSet:
         rows[0] = (<AlternativeSet>candidates).rows
         count[0] = (<AlternativeSet>candidates).count
-        return (<AlternativeSet>candidates).array
+        return candidates
     cdef ndarray array = candidates if is_exact(candidates) else _as_candidates(candidates)
     rows[0] = <const vs_record*>PyArray_DATA(array)
     count[0] = PyArray_DIM(array, 0)
@@ -130,48 +137,78 @@ cdef uint64_t as_size(object value) except? 0xFFFFFFFFFFFFFFFF:
     return PyLong_AsUnsignedLongLong(_as_bytes(value, "nbytes"))
 
 
-cdef ndarray as_output(object out, Py_ssize_t count, int typenum, str what, tuple inputs):
-    """A new array, or the caller's `out` once it is known to take the results."""
-    cdef npy_intp length = count
+def as_output(out, Py_ssize_t count, wanted, what, inputs):
+    """Make a new array, or check that the caller's `out` can take the results.
+
+    Parameters
+    ----------
+    out : numpy.ndarray or None
+    count : int
+    wanted : numpy.dtype
+    what : str
+        What to call it in an error.
+    inputs : tuple
+        Arrays that `out` must not overlap; anything else in it is ignored.
+    """
     if out is None:
-        return PyArray_EMPTY(1, &length, typenum, 0)
+        return np.empty(count, dtype=wanted)
     if not isinstance(out, ndarray):
         raise TypeError(f"{what} must be a numpy array, not {type(out).__name__}")
-    wanted = np.dtype(np.uint8 if typenum == NPY_UINT8 else np.int32)
-    if out.dtype != wanted:
-        raise TypeError(f"{what} must have dtype {wanted}, not {out.dtype}")
-    if out.shape != (count,):
-        raise ValueError(f"{what} must have shape ({count},), not {out.shape}")
-    if not PyArray_ISCARRAY(out):
+    _refuse_mask(out, what)
+    # A subclass can say what it likes of itself; what is written to is the array below it.
+    cdef ndarray array = out.view(ndarray) if type(out) is not ndarray else out
+    if array.dtype != wanted:
+        raise TypeError(f"{what} must have dtype {wanted}, not {array.dtype}")
+    if PyArray_NDIM(array) != 1 or PyArray_DIM(array, 0) != count:
+        raise ValueError(f"{what} must have shape ({count},), not {(<object>array).shape}")
+    if not PyArray_ISCARRAY(array):
         raise ValueError(f"{what} must be writable, aligned and contiguous")
     for other in inputs:
-        if other is not None and np.may_share_memory(out, other):
+        if isinstance(other, ndarray) and np.may_share_memory(array, other):
             raise ValueError(f"{what} overlaps another argument in memory")
     return out
 
 
-cdef ndarray as_offsets(object offsets):
-    array = np.asarray(offsets)
-    if array.ndim != 1 or not array.size:
-        raise ValueError(f"offsets must be 1-d with at least one entry, not of shape {array.shape}")
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"offsets must be integers, not {array.dtype}")
-    # A uint64 of 2^63 or more turns negative here, and is refused for that.
-    return np.ascontiguousarray(array, dtype=np.int64)
-
-
-cdef int check_offsets(const int64_t* offsets, Py_ssize_t sets, Py_ssize_t count) except -1:
-    cdef int64_t before = 0
-    cdef Py_ssize_t s
+def as_sets(Py_ssize_t count, offsets, set_size):
+    """Check how a batch of `count` candidates is cut into sets: (offsets or None, set size, sets)."""
+    if (offsets is None) == (set_size is None):
+        raise TypeError("select_many takes either offsets or set_size")
+    if offsets is None:
+        each = operator.index(set_size)
+        if not 1 <= each <= 0x7FFFFFFF:
+            raise ValueError("set_size must be within 1..2^31-1")
+        if count % each:
+            raise ValueError(f"set_size {each} does not divide {count} candidates")
+        return None, each, count // each
+    cdef ndarray array = _as_offsets(offsets, count)
+    cdef const int64_t* bounds = <const int64_t*>PyArray_DATA(array)
+    cdef Py_ssize_t sets = PyArray_DIM(array, 0) - 1, s
+    cdef int64_t before = 0, bound
     for s in range(sets + 1):
-        if offsets[s] < before:
-            raise ValueError(f"offsets[{s}] = {offsets[s]} is below {before}: offsets begin at 0 and never decrease")
-        if offsets[s] > count:
-            raise ValueError(f"offsets[{s}] = {offsets[s]} is beyond the {count} candidates")
-        if s and offsets[s] - before > 0x7FFFFFFF:
+        bound = bounds[s]
+        if bound < before:
+            raise ValueError(f"offsets[{s}] = {bound} is below {before}: offsets begin at 0 and never decrease")
+        if bound > count:
+            raise ValueError(f"offsets[{s}] = {bound} is beyond the {count} candidates")
+        if s and bound - before > 0x7FFFFFFF:
             raise ValueError(f"set {s - 1} has more than 2^31-1 candidates")
-        before = offsets[s]
-    return 0
+        before = bound
+    return array, 0, sets
+
+
+cdef object candidate_at(AlternativeSet alternatives, Py_ssize_t index):
+    """The candidate, made when it is first asked for."""
+    cdef const vs_record* row = &alternatives.rows[index]
+    candidate = alternatives.cells[index]
+    if candidate is None:
+        candidate = _Candidate((row.backend, row.device), row.bytes_moved, kernel=row.kernel)
+        alternatives.cells[index] = candidate
+    return candidate
+
+
+cdef list payloads(AlternativeSet alternatives):
+    """What candidates hold beside their row; one that nobody has asked for holds nothing."""
+    return [None if cell is None else cell.payload for cell in alternatives.cells]
 
 
 @cython.final
@@ -181,11 +218,6 @@ cdef class AlternativeSet:
     Parameters
     ----------
     candidates : iterable of Candidate
-
-    Attributes
-    ----------
-    array : numpy.ndarray
-        The candidates as records: read-only, dtype `CANDIDATE_DTYPE`.
 
     Raises
     ------
@@ -197,60 +229,67 @@ cdef class AlternativeSet:
     Immutable: build it when the plan is made, use it at every dispatch.
     """
 
-    def __cinit__(self, candidates):
-        cdef object array
+    def __cinit__(self, candidates=()):
+        cdef ndarray array
         if isinstance(candidates, ndarray):
-            array = _as_candidates(candidates)      # a copy: the caller may go on writing to theirs
+            array = _as_candidates(candidates)
+            self.cells = [None] * PyArray_DIM(array, 0)
         else:
             if isinstance(candidates, (str, bytes)) or not hasattr(candidates, "__iter__"):
                 raise TypeError(f"an AlternativeSet is built from Candidates, not {type(candidates).__name__}")
-            self.candidates = tuple(candidates)
-            for i, candidate in enumerate(self.candidates):
+            self.cells = list(candidates)
+            for i, candidate in enumerate(self.cells):
                 if not isinstance(candidate, _Candidate):
                     raise TypeError(f"alternative {i} must be a Candidate, not {type(candidate).__name__}")
-            array = np.array(
-                [(c.backend, c.device, c.kernel, c.bytes_moved) for c in self.candidates], dtype=_exact
-            )
-        array.flags.writeable = False
-        self.array = array
-        self.rows = <const vs_record*>PyArray_DATA(self.array)
-        self.count = PyArray_DIM(self.array, 0)
+            array = np.array([(c.backend, c.device, c.kernel, c.bytes_moved) for c in self.cells], dtype=_exact)
+        # Bytes, since nobody can write to them, resize or free them while the set lives.
+        self.memory = array.tobytes()
+        self.rows = <const vs_record*><const char*>self.memory
+        self.count = PyArray_DIM(array, 0)
 
     @staticmethod
     def from_array(array, /):
         """Build a set from a structured array with the fields backend, device and bytes_moved.
 
+        The values are copied. A candidate is made when it is first asked for, and only that
+        raises UnknownBackendError where its backend code is not registered.
+
         Raises
         ------
         TypeError, ValueError
             If it is not such an array, or a value is out of range.
-        UnknownBackendError
-            When a candidate is first asked for whose backend code is not registered.
         """
         if not isinstance(array, ndarray):
-            raise TypeError(f"from_array takes a structured numpy array, not {type(array).__name__}")
+            raise TypeError(f"from_array takes a structured numpy array, not a {type(array).__name__}")
         return AlternativeSet(array)
+
+    @property
+    def array(self):
+        """The candidates as records: a read-only view, shape (len,), dtype `CANDIDATE_DTYPE`."""
+        return np.ndarray((self.count,), dtype=_exact, buffer=self.memory)
 
     @property
     def alternatives(self):
         """The candidates, a tuple of `Candidate`."""
-        if self.candidates is None:
-            self.candidates = tuple([
-                _Candidate((backend, device), size, kernel=kernel)
-                for backend, device, kernel, size in self.array.tolist()
-            ])
-        return self.candidates
+        return tuple([candidate_at(self, i) for i in range(self.count)])
 
     @property
     def winner(self):
         """The static winner, the candidate of lowest cost; None for an empty set."""
-        return self.alternatives[0] if self.count else None
+        return candidate_at(self, 0) if self.count else None
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
-        return self.alternatives[index]
+        if isinstance(index, slice):
+            return self.alternatives[index]
+        cdef Py_ssize_t i = index
+        if i < 0:
+            i += self.count
+        if not 0 <= i < self.count:
+            raise IndexError(f"index {index} is out of range for {self.count} alternatives")
+        return candidate_at(self, i)
 
     def __iter__(self):
         return iter(self.alternatives)
@@ -258,13 +297,17 @@ cdef class AlternativeSet:
     def __eq__(self, other):
         if not isinstance(other, AlternativeSet):
             return NotImplemented
-        return self.alternatives == other.alternatives
+        return self.memory == (<AlternativeSet>other).memory and payloads(self) == payloads(other)
 
     def __hash__(self):
-        return hash(self.array.tobytes())
+        return hash(self.memory)
 
     def __repr__(self):
-        return f"AlternativeSet([{', '.join(map(repr, self.alternatives))}])"
+        cells = [
+            f"({self.rows[i].backend}, {self.rows[i].device}) {self.rows[i].bytes_moved}" if cell is None else repr(cell)
+            for i, cell in enumerate(self.cells)
+        ]
+        return f"AlternativeSet([{', '.join(cells)}])"
 
     def __reduce__(self):
         return AlternativeSet, (self.alternatives,)
@@ -308,7 +351,10 @@ cdef class Table:
         vs_publish_node(self.table, node)
 
     def _update_all(self, ndarray free_bytes not None, ndarray total not None, ndarray known not None):
-        """Contiguous uint64, uint64 and bool, one per node; the caller has checked them."""
+        """Contiguous uint64, uint64 and bool, one per node."""
+        for column, size in ((free_bytes, 8), (total, 8), (known, 1)):
+            if column.nbytes != size * self.table.node_count:
+                raise ValueError(f"the table has {self.table.node_count} nodes now; the readings are of another number")
         cdef const uint64_t* f = <const uint64_t*>PyArray_DATA(free_bytes)
         cdef const uint64_t* t = <const uint64_t*>PyArray_DATA(total)
         cdef const uint8_t* k = <const uint8_t*>PyArray_DATA(known)
@@ -342,43 +388,32 @@ cdef class Table:
 
     # -- reading ------------------------------------------------------------------------------
 
+    def _columns(self):
+        """Read free, total, known and lost of every node at one moment: new arrays in node order."""
+        cdef uint32_t count = self.table.node_count, i
+        cdef ndarray free_bytes = np.empty(count, dtype=np.uint64), total = np.empty(count, dtype=np.uint64)
+        cdef ndarray known = np.empty(count, dtype=np.bool_), lost = np.empty(count, dtype=np.bool_)
+        for i in range(count):
+            (<uint64_t*>PyArray_DATA(free_bytes))[i] = self.table.nodes[i].free
+            (<uint64_t*>PyArray_DATA(total))[i] = self.table.nodes[i].total
+            (<uint8_t*>PyArray_DATA(known))[i] = self.table.nodes[i].state == VS_NODE_OK
+            (<uint8_t*>PyArray_DATA(lost))[i] = self.table.nodes[i].state == VS_NODE_LOST
+        return free_bytes, total, known, lost
+
     @property
     def free(self):
         """Free bytes per node: a new uint64 array in node order; 0 where not known."""
-        cdef ndarray column = np.empty(self.table.node_count, dtype=np.uint64)
-        cdef uint64_t* cells = <uint64_t*>PyArray_DATA(column)
-        cdef uint32_t i
-        for i in range(self.table.node_count):
-            cells[i] = self.table.nodes[i].free
-        return column
+        return self._columns()[0]
 
     @property
     def total(self):
         """Total bytes per node: a new uint64 array in node order; 0 where unknown."""
-        cdef ndarray column = np.empty(self.table.node_count, dtype=np.uint64)
-        cdef uint64_t* cells = <uint64_t*>PyArray_DATA(column)
-        cdef uint32_t i
-        for i in range(self.table.node_count):
-            cells[i] = self.table.nodes[i].total
-        return column
-
-    def _has_state(self, int state):
-        cdef ndarray column = np.empty(self.table.node_count, dtype=np.bool_)
-        cdef uint8_t* cells = <uint8_t*>PyArray_DATA(column)
-        cdef uint32_t i
-        for i in range(self.table.node_count):
-            cells[i] = self.table.nodes[i].state == state
-        return column
+        return self._columns()[1]
 
     @property
     def known(self):
         """Whether the free bytes of a node are known: a new bool array in node order."""
-        return self._has_state(VS_NODE_OK)
-
-    @property
-    def _lost(self):
-        """Whether a node is lost: a new bool array in node order."""
-        return self._has_state(VS_NODE_LOST)
+        return self._columns()[2]
 
     @property
     def version(self):
@@ -413,7 +448,7 @@ cdef class Table:
         """
         cdef const vs_record* rows
         cdef Py_ssize_t count
-        cdef ndarray _owner = None          # keeps converted rows alive
+        cdef object _owner = None          # keeps converted rows alive
         if type(candidates) is AlternativeSet:
             rows = (<AlternativeSet>candidates).rows
             count = (<AlternativeSet>candidates).count
@@ -433,7 +468,7 @@ cdef class Table:
         """
         cdef const vs_record* rows
         cdef Py_ssize_t count
-        cdef ndarray _owner = as_rows(candidates, &rows, &count)
+        cdef object _owner = as_rows(candidates, &rows, &count)
         cdef uint64_t size = as_size(nbytes)
         if count == 0:
             return None
@@ -443,7 +478,7 @@ cdef class Table:
         """As `select`, but None also when nothing fits."""
         cdef const vs_record* rows
         cdef Py_ssize_t count
-        cdef ndarray _owner = as_rows(candidates, &rows, &count)
+        cdef object _owner = as_rows(candidates, &rows, &count)
         if count == 0:
             return None
         cdef uint64_t pick = vs_pick(self.table.view, rows, count, NULL)
@@ -473,12 +508,12 @@ cdef class Table:
         """
         cdef const vs_record* rows
         cdef Py_ssize_t count
-        cdef ndarray owner = as_rows(candidates, &rows, &count)
+        cdef object owner = as_rows(candidates, &rows, &count)
         cdef const uint64_t* own
         cdef ndarray owner_sizes = as_sizes(sizes, count, &own)
         cdef tuple inputs = (owner, owner_sizes)
-        cdef ndarray result = as_output(out, count, NPY_UINT8, "out", inputs)
-        cdef uint8_t* status = <uint8_t*>PyArray_DATA(result)
+        result = as_output(out, count, _uint8, "out", inputs)
+        cdef uint8_t* status = <uint8_t*>PyArray_DATA(<ndarray>result)
         cdef vs_view* view = vs_view_copy(self.table.view)
         if not view:
             raise MemoryError
@@ -518,32 +553,20 @@ cdef class Table:
             If an argument has the wrong type, shape or range.
         """
         cdef const vs_record* rows
-        cdef Py_ssize_t count, sets, each = 0
-        cdef ndarray owner = as_rows(candidates, &rows, &count)
-        cdef const int64_t* bounds = NULL
-        if (offsets is None) == (set_size is None):
-            raise TypeError("select_many takes either offsets or set_size")
-        if offsets is not None:
-            offsets = as_offsets(offsets)
-            bounds = <const int64_t*>PyArray_DATA(<ndarray>offsets)
-            sets = PyArray_DIM(<ndarray>offsets, 0) - 1
-            check_offsets(bounds, sets, count)
-        else:
-            each = set_size
-            if each < 1 or count % each:
-                raise ValueError(f"set_size {each} does not divide {count} candidates")
-            if each > 0x7FFFFFFF:
-                raise ValueError(f"set_size {each} is above 2^31-1, the largest set")
-            sets = count // each
+        cdef Py_ssize_t count, sets, each
+        cdef object owner = as_rows(candidates, &rows, &count)
+        offsets, each, sets = as_sets(count, offsets, set_size)
         cdef const uint64_t* own
         cdef ndarray owner_sizes = as_sizes(sizes, count, &own)
         cdef tuple inputs = (owner, owner_sizes, offsets)
-        cdef ndarray result = as_output(out, sets, NPY_INT32, "out", inputs)
-        cdef int32_t* picks = <int32_t*>PyArray_DATA(result)
+        result = as_output(out, sets, _int32, "out", inputs)
+        cdef int32_t* picks = <int32_t*>PyArray_DATA(<ndarray>result)
         cdef uint8_t* status = NULL
         if status_out is not None:
-            inputs += (result,)
-            status = <uint8_t*>PyArray_DATA(as_output(status_out, sets, NPY_UINT8, "status_out", inputs))
+            status = <uint8_t*>PyArray_DATA(<ndarray>as_output(status_out, sets, _uint8, "status_out", (*inputs, result)))
+        cdef const int64_t* bounds = NULL
+        if offsets is not None:
+            bounds = <const int64_t*>PyArray_DATA(<ndarray>offsets)
         cdef vs_view* view = vs_view_copy(self.table.view)
         if not view:
             raise MemoryError

@@ -98,14 +98,16 @@ def _status(options: argparse.Namespace) -> int:
 
 def _node_rows(table: MemoryTable) -> list[dict[str, Any]]:
     """The documented JSON form of every node."""
-    now = time.monotonic()
     book = table._book
+    with book.lock:
+        columns = [column.tolist() for column in table._columns()]
+    now = time.monotonic()
     placements: list[list[str]] = [[] for _ in book.nodes]
     for placement, index in book.placements.items():
         placements[index].append(str(placement))
     rows = []
     for index, node in enumerate(book.nodes):
-        known, lost = bool(table.known[index]), bool(table._lost[index])
+        free, total, known, lost = (column[index] for column in columns)
         rows.append(
             {
                 "node": node.name,
@@ -113,8 +115,8 @@ def _node_rows(table: MemoryTable) -> list[dict[str, Any]]:
                 "name": node.device_name,
                 "uuid": node.uuid,
                 "state": "ok" if known else "lost" if lost else "unknown",
-                "free": int(table.free[index]) if known else None,
-                "total": int(table.total[index]) or None,
+                "free": free if known else None,
+                "total": total or None,
                 "reserved": 0,
                 "source": node.source,
                 "age_s": None if node.sampled_at is None else max(now - node.sampled_at, 0.0),

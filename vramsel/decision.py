@@ -107,16 +107,20 @@ def explain(table: MemoryTable, alternatives: AlternativeSet) -> Decision:
 
     The index and the statuses are the core's own; this only adds the numbers behind them.
     """
-    index = table.select(alternatives)
-    statuses = [FitStatus(status) for status in table.classify(alternatives).tolist()]
-    verdicts = tuple(
-        _verdict(table, candidate.placement, candidate.bytes_moved, status)
-        for candidate, status in zip(alternatives, statuses, strict=True)
-    )
+    with table._book.lock:  # so that all of it speaks of one moment
+        index = table.select(alternatives)
+        statuses = [FitStatus(status) for status in table.classify(alternatives).tolist()]
+        columns = table._columns()
+        verdicts = tuple(
+            _verdict(table, columns, candidate.placement, candidate.bytes_moved, status)
+            for candidate, status in zip(alternatives, statuses, strict=True)
+        )
     return Decision(index, index is not None and statuses[index] is FitStatus.WONT_FIT, verdicts)
 
 
-def _verdict(table: MemoryTable, placement: Placement, size: int, status: FitStatus) -> Verdict:
+def _verdict(
+    table: MemoryTable, columns: tuple[Any, ...], placement: Placement, size: int, status: FitStatus
+) -> Verdict:
     book = table._book
     index = book.placements.get(placement)
     if index is None:
@@ -124,11 +128,12 @@ def _verdict(table: MemoryTable, placement: Placement, size: int, status: FitSta
         detail = book.closed.get(placement.backend)
         return Verdict(placement, None, status, reason, size, None, None, 0, None, None, detail)
     node = book.nodes[index]
-    total = int(table.total[index]) or None
+    free, total, known, lost = (column[index].item() for column in columns)
+    total = total or None
     room = None
-    if table.known[index]:
-        room = available(int(table.free[index]), book.idle.get(placement, 0), 0, node.policy)
-    if table._lost[index]:
+    if known:
+        room = available(free, book.idle.get(placement, 0), 0, node.policy)
+    if lost:
         reason = Reason.LOST
     elif status is FitStatus.UNKNOWN:
         reason = Reason.NO_SIGNAL

@@ -1,6 +1,8 @@
-"""The exceptions of the library; each is also the built-in that a caller would expect."""
+"""The exceptions of the library, each also the built-in a caller would expect, and how values look in them."""
 
-__all__ = ["UnknownBackendError", "UnknownNodeError", "UnknownPlacementError", "VramselError"]
+from __future__ import annotations
+
+__all__ = ["UnknownBackendError", "UnknownNodeError", "UnknownPlacementError", "VramselError", "shown"]
 
 
 class VramselError(Exception):
@@ -17,3 +19,11 @@ class UnknownNodeError(VramselError, LookupError):
 
 class UnknownPlacementError(VramselError, LookupError):
     """A placement that the table does not list."""
+
+
+def shown(value: object, most: int = 60) -> str:
+    """Show a value that a caller gave in an error: its repr, on one line, and not a long one."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"  # Python refuses to print the largest
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from math import inf
 
+from .errors import shown
 from .units import MAX_BYTES, as_bytes
 
 __all__ = ["FitPolicy", "FitStatus", "Reason", "would_fit"]
@@ -66,10 +68,14 @@ class FitPolicy:
     headroom: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.tight_fraction, (str, bytes)):
+            raise TypeError(f"tight_fraction must be a number, not {shown(self.tight_fraction)}")
         try:
             fraction = float(self.tight_fraction)
         except (TypeError, ValueError):
-            raise TypeError(f"tight_fraction must be a number, not {self.tight_fraction!r}") from None
+            raise TypeError(f"tight_fraction must be a number, not {shown(self.tight_fraction)}") from None
+        except OverflowError:
+            fraction = inf
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"tight_fraction must be within 0..1, got {fraction}")
         object.__setattr__(self, "tight_fraction", fraction)
@@ -119,6 +125,8 @@ def would_fit(
     TypeError, ValueError
         If a byte count is not an integer in 0..2^64-1.
     """
+    if not isinstance(policy, FitPolicy):
+        raise TypeError(f"policy must be a FitPolicy, not {type(policy).__name__}")
     size = as_bytes(size, "size")
     idle = as_bytes(idle, "idle")
     reserved = as_bytes(reserved, "reserved")

@@ -29,7 +29,7 @@ typedef struct vs_entry {
 } vs_entry;
 
 /* The entries of one backend: device d is entries[base + min(d, count)], so that the last one
- * stands for every device beyond. */
+ * stands for every device beyond. A backend without devices shares such a last one. */
 typedef struct vs_row {
     uint32_t base;
     uint32_t count;
@@ -40,7 +40,7 @@ typedef struct vs_view {
     vs_row *rows;
     vs_entry *entries;
     uint32_t backends;
-    uint32_t size;          /* number of entries */
+    uint32_t used, space;   /* number of entries */
     struct vs_view *older;  /* the view that this one replaced */
 } vs_view;
 
@@ -88,6 +88,10 @@ static inline int vs_pick_fits(uint64_t pick) {
     return pick >> 62 < VS_WONT_FIT >> 2;
 }
 
+/* In a batch the caller may write to the rows meanwhile. Read each field once, so that what was
+ * compared with a bound is what is then used. */
+#define VS_ONCE(field) (*(const volatile uint16_t *)&(field))
+
 /* One set. It is short and its first candidate usually fits, so leave as soon as one does.
  * `size` is NULL, or the one size of every candidate. */
 static inline uint64_t vs_pick(const vs_view *view, const vs_record *rows, size_t count, const uint64_t *size) {
@@ -107,7 +111,7 @@ static inline uint64_t vs_pick(const vs_view *view, const vs_record *rows, size_
 static inline uint64_t vs_pick_flat(const vs_view *view, const vs_record *rows, const uint64_t *sizes, size_t count) {
     uint64_t best = VS_NO_PICK;
     for (size_t i = 0; i < count; i++) {
-        const vs_entry *entry = vs_find(view, rows[i].backend, rows[i].device);
+        const vs_entry *entry = vs_find(view, VS_ONCE(rows[i].backend), VS_ONCE(rows[i].device));
         uint64_t pick = vs_as_pick(vs_judge(entry, sizes ? sizes[i] : rows[i].bytes_moved), i);
         best = pick < best ? pick : best;
     }
@@ -123,7 +127,7 @@ static inline void vs_classify(
     const vs_view *view, const vs_record *rows, const uint64_t *sizes, size_t count, uint8_t *out
 ) {
     for (size_t i = 0; i < count; i++) {
-        const vs_entry *entry = vs_find(view, rows[i].backend, rows[i].device);
+        const vs_entry *entry = vs_find(view, VS_ONCE(rows[i].backend), VS_ONCE(rows[i].device));
         out[i] = vs_judge(entry, sizes ? sizes[i] : rows[i].bytes_moved) & 3;
     }
 }

@@ -169,12 +169,15 @@ class Monitor:
             table._publish_lost(index, source=source.name, at=began, reason=reading.reason)
         elif known:
             table._publish(index, free, total, True, source=source.name, at=began, reason=reading.reason)
-        elif not table._lost[index]:  # lost is lost: only a number brings a device back
+        elif not self._lost(index):  # lost is lost: only a number brings a device back
             table._publish(index, 0, total, False, source=source.name, at=began, reason=reading.reason)
+
+    def _lost(self, index: int) -> bool:
+        return bool(self.table._columns()[3][index])
 
     def _forget(self, name: str, reason: str) -> None:
         index = self.table._node_index(name)
-        if self._closed or not self.table._lost[index]:
+        if self._closed or not self._lost(index):
             source = self.table._book.nodes[index].source
             self.table._publish(index, 0, 0, False, source=source, reason=reason)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import re
 import threading
-from typing import NamedTuple, SupportsIndex
+from collections.abc import Iterable
+from typing import Any, NamedTuple, SupportsIndex
 
-from .errors import UnknownBackendError
+from .errors import UnknownBackendError, shown
 
 __all__ = ["Placement", "PlacementLike", "backend_code", "backend_name", "register_backend"]
 
@@ -39,7 +40,7 @@ def register_backend(name: str) -> int:
         return code
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"backend name {name!r} must be lower-case letters, digits, '_' or '-', and begin with a letter"
+            f"backend name {shown(name)} must be lower-case letters, digits, '_' or '-', and begin with a letter"
         )
     with _registering:
         code = _codes.get(name)
@@ -64,7 +65,7 @@ def backend_code(name: str) -> int:
         return _codes[name]
     except (KeyError, TypeError):
         raise UnknownBackendError(
-            f"unknown backend {name!r}; known: {', '.join(_names[:12])}; others by register_backend()"
+            f"unknown backend {shown(name)}; known: {', '.join(_names[:12])}; others by register_backend()"
         ) from None
 
 
@@ -78,7 +79,7 @@ def backend_name(code: SupportsIndex) -> str:
     """
     index = operator.index(code)
     if not 0 <= index < len(_names):
-        raise UnknownBackendError(f"unknown backend code {index}; codes 0 to {len(_names) - 1} are in use")
+        raise UnknownBackendError(f"unknown backend code {shown(index)}; codes 0 to {len(_names) - 1} are in use")
     return _names[index]
 
 
@@ -121,7 +122,7 @@ class Placement(_Pair):
             elif isinstance(backend, (tuple, list)) and len(backend) == 2:
                 backend, device = backend
             else:
-                raise TypeError(f"not a placement: {backend!r}; write 'cuda:0', 'cpu' or (backend, device)")
+                raise TypeError(f"not a placement: {shown(backend)}; write 'cuda:0', 'cpu' or (backend, device)")
         if isinstance(backend, str):
             code = backend_code(backend)
         else:
@@ -134,8 +135,13 @@ class Placement(_Pair):
         except TypeError:
             raise TypeError(f"a device ordinal is an integer, not {type(device).__name__}") from None
         if not 0 <= ordinal < _LIMIT:
-            raise ValueError(f"device ordinal {ordinal} of {_names[code]!r} is outside 0..{_LIMIT - 1}")
+            raise ValueError(f"device ordinal {shown(ordinal)} of {_names[code]!r} is outside 0..{_LIMIT - 1}")
         return super().__new__(cls, code, ordinal)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Placement:  # type: ignore[override]
+        # What _replace() goes through; the tuple's own would check nothing.
+        return cls(*iterable)
 
     @property
     def backend_name(self) -> str:
@@ -160,9 +166,9 @@ def _split(text: str) -> tuple[str, int]:
     if not colon:
         return name, 0
     if not (ordinal.isascii() and ordinal.isdigit()):
-        raise ValueError(
-            f"{text!r} is not a placement: {ordinal!r} is not a device ordinal; write for example '{name}:0'"
-        )
+        raise ValueError(f"{shown(text)} is not a placement: {shown(ordinal)} is no device ordinal, such as 0")
+    if len(ordinal) > 5:
+        raise ValueError(f"{shown(text)} is not a placement: its device ordinal is outside 0..{_LIMIT - 1}")
     return name, int(ordinal)
 
 

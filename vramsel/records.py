@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,20 @@ import numpy.typing as npt
 
 from . import _core
 from ._core import CANDIDATE_DTYPE, AlternativeSet
+from .errors import shown
 from .placement import Placement, PlacementLike
 from .units import MAX_BYTES, as_bytes, format_bytes
 
-__all__ = ["CANDIDATE_DTYPE", "AlternativeSet", "Candidate", "as_candidates", "as_u64", "candidates"]
+__all__ = [
+    "CANDIDATE_DTYPE",
+    "AlternativeSet",
+    "Candidate",
+    "as_candidates",
+    "as_offsets",
+    "as_u64",
+    "candidates",
+    "refuse_mask",
+]
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -45,9 +55,12 @@ class Candidate:
     kernel: int
 
     def __init__(self, placement: PlacementLike, bytes_moved: int, payload: Any = None, kernel: int = 0) -> None:
-        number = operator.index(kernel)
+        try:
+            number = operator.index(kernel)
+        except TypeError:
+            raise TypeError(f"kernel must be an integer, not {type(kernel).__name__}") from None
         if not 0 <= number < 2**32:
-            raise ValueError(f"kernel must be within 0..2^32-1, got {number}")
+            raise ValueError(f"kernel must be within 0..2^32-1, got {shown(number)}")
         put = object.__setattr__
         put(self, "placement", Placement(placement))
         put(self, "bytes_moved", as_bytes(bytes_moved, "bytes_moved"))
@@ -104,7 +117,7 @@ def candidates(
                 error.args = (f"candidate {row}: {error}",)
                 raise
         else:
-            raise TypeError(f"candidate {row} must be a Candidate or (placement, bytes), got {item!r}")
+            raise TypeError(f"candidate {row} must be a Candidate or (placement, bytes), got {shown(item)}")
         rows.append((candidate.backend, candidate.device, candidate.kernel, candidate.bytes_moved))
     return np.array(rows, dtype=CANDIDATE_DTYPE)
 
@@ -120,6 +133,7 @@ def as_candidates(values: Any) -> npt.NDArray[np.void]:
     values : numpy.ndarray
         Shape (n,), with integer fields ``backend``, ``device`` and ``bytes_moved``, and perhaps
         ``kernel``, of any width, byte order, alignment and stride; further fields are ignored.
+        (A ``kernel`` plays no part in a decision, but it must be what it is in a `Candidate`.)
 
     Returns
     -------
@@ -143,8 +157,7 @@ def as_candidates(values: Any) -> npt.NDArray[np.void]:
         raise TypeError(
             f"an array of candidates has the fields backend, device and bytes_moved; this one is {values.dtype}"
         )
-    if isinstance(values, np.ma.MaskedArray):
-        raise TypeError("candidates must not be a masked array: a masked row has no meaning here")
+    refuse_mask(values, "candidates")
     if values.ndim != 1:
         raise ValueError(f"candidates must be 1-d, not of shape {values.shape}")
     rows = np.zeros(len(values), dtype=CANDIDATE_DTYPE)
@@ -152,9 +165,9 @@ def as_candidates(values: Any) -> npt.NDArray[np.void]:
         if name not in names:
             if name == "kernel":
                 continue
-            raise TypeError(f"candidates lack the field {name!r}; they have {', '.join(names)}")
+            raise TypeError(f"candidates lack the field {name!r}; they have {shown(', '.join(names))}")
         # A copy first, so that what is checked is what is used, whoever writes to `values`.
-        column = np.array(values[name], order="C")
+        column = np.array(values[name])
         if column.ndim != 1 or column.dtype.kind not in "iu":
             raise TypeError(f"field {name!r} of the candidates must be an integer, not {values.dtype[name]}")
         _check_range(column, largest, f"field {name!r}")
@@ -163,41 +176,96 @@ def as_candidates(values: Any) -> npt.NDArray[np.void]:
 
 
 def as_u64(values: Any, count: int, what: str) -> npt.NDArray[np.uint64]:
-    """Convert to a contiguous uint64 array of `count` byte counts.
+    """Convert to a contiguous, aligned uint64 array of `count` byte counts.
 
     Raises
     ------
     TypeError
-        If a value is not an integer.
+        If it is no sequence, or a value is not an integer.
     ValueError
         If the shape is not ``(count,)`` or a value is out of range; the message names the row.
     """
-    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
-        array = values
-        if array.dtype.kind not in "iu":
-            raise TypeError(f"{what} must be integers, not {array.dtype}")
-    else:
+    array = _as_integers(values, what)
+    if isinstance(array, list):
         # NumPy would turn a list with 2**64-1 and a signed number in it into floats.
-        try:
-            items = list(values)
-        except TypeError:
-            raise TypeError(f"{what} must be an array of {count} integers, not {type(values).__name__}") from None
-        array = np.array([as_bytes(item, f"{what}[{row}]") for row, item in enumerate(items)], dtype=np.uint64)
+        array = np.array([as_bytes(item, f"row {row}: {what}") for row, item in enumerate(array)], dtype=np.uint64)
     if array.shape != (count,):
         raise ValueError(f"{what} must have shape ({count},), not {array.shape}")
     if array.dtype.kind == "i":
         array = np.array(array)  # a copy, so that what is checked is what is used
         _check_range(array, MAX_BYTES, what)
-    return np.ascontiguousarray(array, dtype=np.uint64)
+    return np.require(array, np.uint64, ["C", "A"])
+
+
+def as_offsets(offsets: Any, count: int) -> npt.NDArray[np.int64]:
+    """Convert to a contiguous, aligned int64 array; the core checks that it never decreases.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not 1-d, has no entry, is not of integers, or a value is beyond `count`.
+    """
+    array = _as_integers(offsets, "offsets")
+    if isinstance(array, list):
+        numbers = []
+        for entry, item in enumerate(array):
+            try:
+                number = operator.index(item)
+            except TypeError:
+                raise TypeError(f"offsets[{entry}] must be an integer, not {type(item).__name__}") from None
+            numbers.append(number)
+            if not -(2**63) <= number < 2**63:
+                raise ValueError(f"offsets[{entry}] = {shown(number)} is beyond the {count} candidates")
+        array = np.array(numbers, dtype=np.int64)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"offsets must be 1-d with at least one entry, not of shape {array.shape}")
+    if array.dtype.kind == "u":
+        array = np.array(array)
+        if (array > count).any():
+            entry = int(np.argmax(array > count))
+            raise ValueError(f"offsets[{entry}] = {array[entry]} is beyond the {count} candidates")
+    return np.require(array, np.int64, ["C", "A"])
+
+
+def _as_integers(values: Any, what: str) -> npt.NDArray[Any] | list[Any]:
+    """An array of integers as it is; of another sequence, or an array of objects, its items."""
+    if not isinstance(values, np.ndarray) and hasattr(values, "__array__"):
+        values = np.asarray(values)
+    refuse_mask(values, what)
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        if values.dtype.kind not in "iu":
+            raise TypeError(f"{what} must be integers, not {values.dtype}")
+        return values
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise ValueError(f"{what} must be 1-d, not of shape {values.shape}")
+        return list(values)
+    if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Sequence):
+        raise TypeError(f"{what} must be an array or a sequence of integers, not {type(values).__name__}")
+    return list(values)
+
+
+def refuse_mask(values: Any, what: str) -> None:
+    """Raise TypeError for a masked array: ignoring its mask would use what was masked out."""
+    # An exact ndarray has none; asking NumPy loads its module for masks.
+    if type(values) is not np.ndarray and isinstance(values, np.ndarray) and isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{what} must not be a masked array: a masked row has no meaning here")
 
 
 def _check_range(column: npt.NDArray[Any], largest: int, what: str) -> None:
     if column.dtype.kind == "i" and (column < 0).any():
         row = int(np.argmax(column < 0))
-        raise ValueError(f"row {row}: {what} is negative ({column[row]})")
+        raise ValueError(f"row {row}: {what} must not be negative, got {column[row]}")
     if np.iinfo(column.dtype).max > largest and (column > largest).any():
         row = int(np.argmax(column > largest))
-        raise ValueError(f"row {row}: {what} is {column[row]}, above the largest, {largest}")
+        raise ValueError(f"row {row}: {what} must be at most {largest}, got {column[row]}")
 
 
-_core.bind(candidate_type=Candidate, as_candidates=as_candidates, as_u64=as_u64, as_bytes=as_bytes)
+_core.bind(
+    candidate_type=Candidate,
+    as_candidates=as_candidates,
+    as_u64=as_u64,
+    as_offsets=as_offsets,
+    as_bytes=as_bytes,
+    refuse_mask=refuse_mask,
+)

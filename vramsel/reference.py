@@ -7,15 +7,15 @@ compare with it.
 
 from __future__ import annotations
 
-import operator
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
 from .fit import FitStatus
 from .records import AlternativeSet, as_candidates, as_u64
-from .table import MemoryTable
+from .table import Book, MemoryTable
 from .units import MAX_BYTES, as_bytes
 
 __all__ = ["ReferenceTable", "classify"]
@@ -52,7 +52,7 @@ def classify(
     size, free, total, idle, reserved, headroom : array_like of uint64
         Bytes; a total of 0 is unknown.
     known, gone : array_like of bool
-        Whether free is known; whether the device is lost or absent.
+        Whether free is known (of a reading of 0/0 it is not); whether the device is lost or absent.
     fraction : array_like of float64
         The tight fraction.
     margin : array_like of uint64
@@ -66,23 +66,26 @@ def classify(
     size, free, total, idle, reserved, headroom, margin = (
         np.asarray(x, dtype=_U64) for x in (size, free, total, idle, reserved, headroom, margin)
     )
-    silent = ~np.asarray(known, dtype=np.bool_) | ((free == 0) & (total == 0))
     a = _sub_sat(_sub_sat(_add_sat(free, idle), reserved), headroom)
     left = _sub_sat(a, size)
     post_used = _sub_sat(total, left)
     used_fraction = post_used.astype(np.float64) / np.where(total == 0, _U64(1), total).astype(np.float64)
-    # A margin of 2^64-1 is "none": were it a real one, `left` could equal it.
-    tight = (used_fraction > np.asarray(fraction, dtype=np.float64)) & ((left < margin) | (margin == _U64(MAX_BYTES)))
+    # `left` reaches a margin of 2^64-1, which stands for none, only where nothing is in use.
+    tight = (used_fraction > np.asarray(fraction, dtype=np.float64)) & (left < margin)
     # The first that holds decides.
     cases = [
         (np.asarray(gone, dtype=np.bool_), FitStatus.WONT_FIT),
-        (silent, FitStatus.UNKNOWN),
+        (~np.asarray(known, dtype=np.bool_), FitStatus.UNKNOWN),
         (size > a, FitStatus.WONT_FIT),
         (total == 0, FitStatus.UNKNOWN),
         (tight, FitStatus.TIGHT),
     ]
     statuses = np.select([when for when, _ in cases], [np.array(int(s)) for _, s in cases], FitStatus.COMFORTABLE)
     return statuses.astype(np.uint8)
+
+
+def _rows(candidates: Any) -> npt.NDArray[np.void]:
+    return candidates.array if isinstance(candidates, AlternativeSet) else as_candidates(candidates)
 
 
 class ReferenceTable(MemoryTable):
@@ -92,7 +95,10 @@ class ReferenceTable(MemoryTable):
 
     def _lookup(self, backend: npt.NDArray[Any], device: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """The columns that `classify` takes, one row per candidate."""
-        book = self._book
+        with self._book.lock:
+            return self._look_up(self._book, backend, device)
+
+    def _look_up(self, book: Book, backend: npt.NDArray[Any], device: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         listed = sorted(book.placements)
         keys = np.array([b << 16 | d for b, d in listed], dtype=np.int64)
         wanted = backend.astype(np.int64) << 16 | device.astype(np.int64)
@@ -101,18 +107,20 @@ class ReferenceTable(MemoryTable):
         present = keys[at] == wanted if len(keys) else np.zeros(len(wanted), dtype=np.bool_)
         at[~present] = len(listed)  # one row more, for what is not listed
 
-        def column(values: list[Any], dtype: type, missing: Any) -> npt.NDArray[Any]:
-            return np.array([*values, missing], dtype=dtype)[at]
-
-        node = [book.placements[p] for p in listed]
+        free, total, known, lost = self._columns()
+        node = np.array([book.placements[p] for p in listed], dtype=np.int64)
         policies = [book.nodes[n].policy for n in node]
-        closed = np.isin(backend, np.array(sorted(book.closed), dtype=np.int64))
         margins = [MAX_BYTES if p.tight_margin is None else p.tight_margin for p in policies]
+
+        def column(values: Any, dtype: type, missing: Any) -> npt.NDArray[Any]:
+            return np.append(np.array(values, dtype=dtype), np.array(missing, dtype=dtype))[at]
+
+        closed = np.isin(backend, np.array(sorted(book.closed), dtype=np.int64))
         return {
-            "free": column([self.free[n] for n in node], np.uint64, 0),
-            "total": column([self.total[n] for n in node], np.uint64, 0),
-            "known": column([self.known[n] for n in node], np.bool_, False),
-            "gone": column([self._lost[n] for n in node], np.bool_, False) | (~present & closed),
+            "free": column(free[node], np.uint64, 0),
+            "total": column(total[node], np.uint64, 0),
+            "known": column(known[node], np.bool_, False),
+            "gone": column(lost[node], np.bool_, False) | (~present & closed),
             "idle": column([book.idle.get(p, 0) for p in listed], np.uint64, 0),
             "headroom": column([p.headroom for p in policies], np.uint64, 0),
             "fraction": column([p.tight_fraction for p in policies], np.float64, 1.0),
@@ -121,7 +129,7 @@ class ReferenceTable(MemoryTable):
 
     def _decide(self, candidates: Any, sizes: Any = None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """Status and rank of each row; the smallest rank of a set is its pick, ties to the first."""
-        rows = candidates.array if isinstance(candidates, AlternativeSet) else as_candidates(candidates)
+        rows = _rows(candidates)
         size = rows["bytes_moved"] if sizes is None else as_u64(sizes, len(rows), "sizes")
         columns = self._lookup(rows["backend"], rows["device"])
         status = classify(size, **columns)
@@ -139,7 +147,7 @@ class ReferenceTable(MemoryTable):
 
     def select_sized(self, candidates: Any, nbytes: int, /) -> int | None:
         """As `MemoryTable.select_sized`."""
-        rows = candidates.array if isinstance(candidates, AlternativeSet) else as_candidates(candidates)
+        rows = _rows(candidates)
         _, rank = self._decide(rows, np.full(len(rows), as_bytes(nbytes, "nbytes"), dtype=np.uint64))
         return int(np.argmin(rank)) if len(rank) else None
 
@@ -150,8 +158,12 @@ class ReferenceTable(MemoryTable):
 
     def classify(self, candidates: Any, sizes: Any = None, *, out: Any = None) -> npt.NDArray[np.uint8]:
         """As `MemoryTable.classify`."""
-        status, _ = self._decide(candidates, sizes)
-        return _put(out, status, "out")
+        rows = _rows(candidates)
+        if sizes is not None:
+            sizes = as_u64(sizes, len(rows), "sizes")
+        result = _core.as_output(out, len(rows), np.dtype(np.uint8), "out", (candidates, sizes))
+        result[...], _ = self._decide(rows, sizes)
+        return result
 
     def select_many(
         self,
@@ -159,29 +171,22 @@ class ReferenceTable(MemoryTable):
         offsets: Any = None,
         sizes: Any = None,
         *,
-        set_size: int | None = None,
+        set_size: SupportsIndex | None = None,
         out: Any = None,
         status_out: Any = None,
     ) -> npt.NDArray[np.int32]:
         """As `MemoryTable.select_many`."""
-        if (offsets is None) == (set_size is None):
-            raise TypeError("select_many takes either offsets or set_size")
-        status, rank = self._decide(candidates, sizes)
+        rows = _rows(candidates)
+        offsets, each, sets = _core.as_sets(len(rows), offsets, set_size)
+        if sizes is not None:
+            sizes = as_u64(sizes, len(rows), "sizes")
+        result = _core.as_output(out, sets, np.dtype(np.int32), "out", (candidates, sizes, offsets))
+        if status_out is not None:
+            inputs = (candidates, sizes, offsets, result)
+            status_out = _core.as_output(status_out, sets, np.dtype(np.uint8), "status_out", inputs)
+        status, rank = self._decide(rows, sizes)
         count = len(status)
-        if set_size is not None:
-            each = operator.index(set_size)
-            if each < 1 or count % each:
-                raise ValueError(f"set_size {each} does not divide {count} candidates")
-            bounds = np.arange(0, count + 1, each)
-        else:
-            bounds = np.asarray(offsets)
-            if bounds.ndim != 1 or not bounds.size:
-                raise ValueError("offsets must be 1-d with at least one entry")
-            if bounds.dtype.kind not in "iu":
-                raise TypeError(f"offsets must be integers, not {bounds.dtype}")
-            if bounds.min() < 0 or bounds.max() > count or (bounds[1:] < bounds[:-1]).any():
-                raise ValueError(f"offsets must lie within 0..{count} and never decrease")
-            bounds = bounds.astype(np.int64)
+        bounds = np.arange(0, count + 1, each) if offsets is None else offsets
         low, high = bounds[:-1], bounds[1:]
         picks = np.full(len(low), -1, dtype=np.int32)
         states = np.full(len(low), 255, dtype=np.uint8)
@@ -195,20 +200,6 @@ class ReferenceTable(MemoryTable):
             picks[filled] = best - low[filled]
             states[filled] = status[best]
         if status_out is not None:
-            _put(status_out, states, "status_out")
-        return _put(out, picks, "out")
-
-
-def _put(out: Any, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
-    if out is None:
-        return values
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"{what} must be a numpy array, not {type(out).__name__}")
-    if out.dtype != values.dtype:
-        raise TypeError(f"{what} must have dtype {values.dtype}, not {out.dtype}")
-    if out.shape != values.shape:
-        raise ValueError(f"{what} must have shape {values.shape}, not {out.shape}")
-    if not (out.flags.c_contiguous and out.flags.aligned and out.flags.writeable):
-        raise ValueError(f"{what} must be writable, aligned and contiguous")
-    out[...] = values
-    return out
+            status_out[...] = states
+        result[...] = picks
+        return result

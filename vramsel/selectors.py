@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from .errors import shown
 from .fit import FitPolicy, FitStatus, would_fit
 from .records import AlternativeSet, Candidate
 from .table import MemoryTable
@@ -137,11 +138,12 @@ class VramPressureSelector:
         runtime = self._lookup(candidate.backend, candidate.device)
         if runtime is None:
             return FitStatus.UNKNOWN
-        status = runtime.would_fit(size)
-        try:
-            return FitStatus(status)
-        except ValueError:
-            raise TypeError(f"would_fit of {runtime!r} must return a FitStatus, not {status!r}") from None
+        if not hasattr(runtime, "would_fit"):
+            raise TypeError(f"lookup must return a BackendRuntime or None, not {type(runtime).__name__}")
+        return _as_status(runtime.would_fit(size), runtime)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VramPressureSelector, (self._lookup, self._estimate)
 
     def __repr__(self) -> str:
         return f"VramPressureSelector(lookup={_name(self._lookup)}, estimate_output_bytes={_name(self._estimate)})"
@@ -172,10 +174,8 @@ class CachedPressureSelector:
 
     def select(self, alternatives: AlternativeSet, /) -> Candidate | None:
         """The candidate that ``table.select`` points at, or None for an empty set."""
-        if self._estimate is None:
-            index = self._table.select(alternatives)
-        else:
-            index = self._table.select(self._estimated(_checked(alternatives)))
+        candidates = _checked(alternatives)
+        index = self._table.select(candidates if self._estimate is None else self._estimated(candidates))
         return None if index is None else alternatives[index]
 
     def _estimated(self, alternatives: AlternativeSet) -> np.ndarray[Any, Any]:
@@ -185,9 +185,22 @@ class CachedPressureSelector:
         rows["bytes_moved"] = [as_bytes(estimate(c), f"estimate for {c.placement}") for c in alternatives]
         return rows
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CachedPressureSelector, (self._table, self._estimate)
+
     def __repr__(self) -> str:
         estimate = "" if self._estimate is None else f", estimate_output_bytes={_name(self._estimate)}"
         return f"CachedPressureSelector({self._table!r}{estimate})"
+
+
+def _as_status(status: Any, runtime: object) -> FitStatus:
+    # True is no status, though it equals TIGHT.
+    if not isinstance(status, (bool, float)):
+        try:
+            return FitStatus(status)
+        except ValueError:
+            pass
+    raise TypeError(f"would_fit of a {type(runtime).__name__} must return a FitStatus, not {shown(status)}")
 
 
 def _checked(alternatives: Any) -> AlternativeSet:

@@ -7,7 +7,8 @@
  *   nodes, places, closed   the truth; only the functions below write to them
  *   view                    derived from the truth at every change; the only thing readers look at
  *   view->older             replaced views. A reader may hold one still, so they live as long as
- *                           the table; rows grow by doubling, so there are few of them
+ *                           the table. Their sizes grow geometrically, so together they are no
+ *                           more than a few times the last
  *   version                 one more at every change that a reader can see
  *
  * Functions that return int return 0, or -1 when out of memory; then nothing has changed.
@@ -72,24 +73,29 @@ static inline uint64_t vs_smallest_comfortable(uint64_t total, double fraction, 
     return low < margin ? low : margin;
 }
 
-static inline vs_view *vs_view_new(uint32_t backends, uint32_t size) {
+/* The first two entries of every view: the whole of a backend that lists no device. */
+enum { VS_ENTRY_UNKNOWN, VS_ENTRY_ABSENT, VS_ENTRY_FIRST };
+
+static inline vs_view *vs_view_new(uint32_t backends, uint32_t space) {
     size_t head = sizeof(vs_view) + ((size_t)backends + 1) * sizeof(vs_row);
     head = (head + sizeof(vs_entry) - 1) / sizeof(vs_entry) * sizeof(vs_entry);
-    char *block = (char *)calloc(1, head + size * sizeof(vs_entry));
+    char *block = (char *)calloc(1, head + space * sizeof(vs_entry));
     if (!block) return NULL;
     vs_view *view = (vs_view *)block;
     view->rows = (vs_row *)(block + sizeof(vs_view));
     view->entries = (vs_entry *)(block + head);
     view->backends = backends;
-    view->size = size;
+    view->space = space;
     return view;
 }
 
+/* For a reader that wants to let go of the guard. Free it with free(). */
 static inline vs_view *vs_view_copy(const vs_view *view) {
-    vs_view *copy = vs_view_new(view->backends, view->size);
+    vs_view *copy = vs_view_new(view->backends, view->used);
     if (!copy) return NULL;
     memcpy(copy->rows, view->rows, ((size_t)view->backends + 1) * sizeof(vs_row));
-    memcpy(copy->entries, view->entries, view->size * sizeof(vs_entry));
+    memcpy(copy->entries, view->entries, view->used * sizeof(vs_entry));
+    copy->used = view->used;
     return copy;
 }
 
@@ -99,7 +105,7 @@ static inline void vs_put_entry(vs_entry *entry, uint64_t room, uint64_t keep, u
     entry->outcomes = outcomes;
 }
 
-/* What devices of this backend are that nobody listed: absent or unknown. */
+/* What devices are that nobody listed: absent where their backend is closed, else unknown. */
 static inline void vs_put_unlisted(vs_entry *entry, int closed) {
     uint32_t outcome = closed ? VS_GONE : VS_UNKNOWN;
     vs_put_entry(entry, 0, 0, VS_OUTCOMES(outcome, outcome, outcome));
@@ -132,9 +138,9 @@ static inline void vs_publish_all(vs_table *table) {
     table->version++;
 }
 
-/* Not published yet. A reading of 0/0 comes from a source that cannot tell. */
+/* Not published yet. Whether a reading is no signal is the caller's to say: here an unknown total
+ * and a total of 0 are the same. */
 static inline void vs_set_reading(vs_node *node, uint64_t free_bytes, uint64_t total, int known) {
-    known = known && (free_bytes || total);
     if (node->total != total) {
         node->total = total;
         node->keep = vs_smallest_comfortable(total, node->fraction, node->margin);
@@ -166,36 +172,60 @@ static inline void *vs_grown(void *items, uint32_t count, uint32_t *space, size_
     return items;
 }
 
-/* Make the view reach `devices` devices of a backend. Does nothing, or replaces the view by a
- * larger one with the same content. */
-static inline int vs_cover(vs_table *table, uint32_t backend, uint32_t devices) {
-    vs_view *old = table->view;
+/* A larger view with the same content, in place of the present one. */
+static inline int vs_replace_view(vs_table *table, uint32_t backends, uint32_t wanted) {
+    const vs_view *old = table->view;
     uint32_t known = old ? old->backends : 0;
-    uint32_t had = backend < known ? old->rows[backend].count : 0;
-    if (backend < known && devices <= had) return 0;
-    uint32_t backends = backend < known ? known : vs_doubled(backend + 1, 16);
-    uint32_t wanted = devices <= had ? had : vs_doubled(devices, had ? had : 1);
-    uint32_t size = backends + 1 + wanted - had;  /* one entry beyond each row, and the last row's */
-    for (uint32_t b = 0; b < known; b++) size += old->rows[b].count;
+    uint64_t live = VS_ENTRY_FIRST + wanted;
+    for (uint32_t b = 0; b < known; b++) live += old->rows[b].count ? (uint64_t)old->rows[b].count + 1 : 0;
+    if (live > UINT32_MAX / 4) return -1;
 
     uint8_t *closed = (uint8_t *)realloc(table->closed, backends);
     if (!closed) return -1;
     memset(closed + known, 0, backends - known);
     table->closed = closed;
-    vs_view *view = vs_view_new(backends, size);
+    /* Twice what is in use: then the next replacement is as far away as all that came before. */
+    vs_view *view = vs_view_new(backends, vs_doubled(2 * (uint32_t)live, 16));
     if (!view) return -1;
 
-    uint32_t base = 0;
-    for (uint32_t b = 0; b <= backends; b++) {
-        uint32_t count = b == backend ? wanted : b < known ? old->rows[b].count : 0;
-        view->rows[b].base = base;
-        view->rows[b].count = count;
-        for (uint32_t d = 0; d <= count; d++) vs_put_unlisted(&view->entries[base + d], b < backends && closed[b]);
-        base += count + 1;
+    vs_put_unlisted(&view->entries[VS_ENTRY_UNKNOWN], 0);
+    vs_put_unlisted(&view->entries[VS_ENTRY_ABSENT], 1);
+    view->used = VS_ENTRY_FIRST;
+    for (uint32_t b = 0; b < known; b++) {
+        vs_row row = old->rows[b];
+        if (row.count) {
+            memcpy(&view->entries[view->used], &old->entries[row.base], (row.count + 1) * sizeof(vs_entry));
+            row.base = view->used;
+            view->used += row.count + 1;
+        }
+        view->rows[b] = row;
     }
-    view->older = old;
+    view->older = table->view;
     table->view = view;
-    for (uint32_t i = 0; i < table->place_count; i++) vs_publish_place(table, &table->places[i]);
+    return 0;
+}
+
+/* Make the view reach `devices` devices of a backend. A row that must grow gets a new place, at
+ * least twice as long, behind the others. */
+static inline int vs_cover(vs_table *table, uint32_t backend, uint32_t devices) {
+    const vs_view *old = table->view;
+    uint32_t backends = old ? old->backends : 0;
+    uint32_t had = backend < backends ? old->rows[backend].count : 0;
+    if (backend < backends && devices <= had) return 0;
+    uint32_t count = devices <= had ? had : vs_doubled(devices, had ? had : 1);
+    uint32_t wanted = count > had ? count + 1 : 0;
+    if (backend >= backends || wanted > old->space - old->used)
+        if (vs_replace_view(table, vs_doubled(backend + 1, backends ? backends : 16), wanted)) return -1;
+    if (!wanted) return 0;
+
+    vs_view *view = table->view;
+    vs_entry *entries = &view->entries[view->used];
+    const vs_row *row = &view->rows[backend];
+    memcpy(entries, &view->entries[row->base], had * sizeof(vs_entry));
+    for (uint32_t d = had; d <= count; d++) vs_put_unlisted(&entries[d], table->closed[backend]);
+    view->rows[backend].base = view->used;
+    view->rows[backend].count = count;
+    view->used += wanted;
     return 0;
 }
 
@@ -241,8 +271,10 @@ static inline int vs_close(vs_table *table, uint16_t backend) {
     if (vs_cover(table, backend, 0)) return -1;
     if (table->closed[backend]) return 0;
     table->closed[backend] = 1;
-    const vs_row *row = &table->view->rows[backend];
-    for (uint32_t d = 0; d <= row->count; d++) vs_put_unlisted(&table->view->entries[row->base + d], 1);
+    vs_row *row = &table->view->rows[backend];
+    if (!row->count) row->base = VS_ENTRY_ABSENT;
+    else
+        for (uint32_t d = 0; d <= row->count; d++) vs_put_unlisted(&table->view->entries[row->base + d], 1);
     vs_publish_all(table);
     return 0;
 }

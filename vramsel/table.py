@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .errors import UnknownNodeError, UnknownPlacementError
+from .errors import UnknownNodeError, UnknownPlacementError, shown
 from .fit import FitPolicy, FitStatus
-from .placement import Placement, PlacementLike, backend_code, backend_name
-from .records import as_u64
+from .placement import Placement, PlacementLike, backend_code, backend_name, register_backend
+from .records import as_u64, refuse_mask
 from .units import MAX_BYTES, as_bytes, format_bytes
 
 __all__ = ["MemoryTable", "NodeLike", "as_reading", "node_name"]
@@ -39,12 +42,31 @@ class Node:
         self.uuid: str | None = None
 
 
-class Book:
-    """The names behind the core's indices."""
+_books: weakref.WeakSet[Book] = weakref.WeakSet()
 
-    __slots__ = ("closed", "idle", "index", "nodes", "placements", "policy")
+
+def _renew_locks() -> None:
+    # In a forked child, the thread that held a lock does not exist.
+    for book in list(_books):
+        book.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+class Book:
+    """The names behind the core's indices.
+
+    `lock` is held by whoever changes the table, from the first check to the last step, and by
+    whoever reads several of its parts that must belong together. A decision takes no lock.
+    """
+
+    __slots__ = ("__weakref__", "closed", "idle", "index", "lock", "nodes", "placements", "policy")
 
     def __init__(self, policy: FitPolicy) -> None:
+        self.lock = threading.RLock()
+        _books.add(self)
         self.policy = policy
         self.nodes: list[Node] = []
         self.index: dict[str, int] = {}
@@ -74,6 +96,9 @@ class MemoryTable(_core.Table):
     Byte counts are integers in 0..2^64-1, or strings such as ``"24GiB"``. A call that raises
     has changed nothing.
 
+    A pickle or copy is a snapshot: numbers, states, policies, placements, closed backends; not
+    where the numbers came from and when.
+
     Examples
     --------
     >>> table = MemoryTable({"cuda:0": ("1GiB", "24GiB"), "cpu": ("50GiB", "64GiB")})
@@ -82,12 +107,16 @@ class MemoryTable(_core.Table):
     """
 
     __slots__ = ()
-    _book: Book
+    _book: Book  # None before __init__
 
     def __init__(self, nodes: Mapping[str, Reading] | None = None, *, policy: FitPolicy | None = None) -> None:
+        if self._book is not None:
+            raise RuntimeError("this table is initialised already; make a new one")
+        if nodes is not None and not isinstance(nodes, Mapping):
+            raise TypeError(f"nodes must be a mapping of names to (free, total), not {type(nodes).__name__}")
         self._book = Book(_as_policy(policy, FitPolicy()))
         for name, reading in (nodes or {}).items():
-            free, total = _as_pair(reading, f"node {str(name)!r}")
+            free, total = _as_pair(reading, f"node {shown(name)}")
             self.add_node(name, free, total)
 
     # -- nodes and placements -----------------------------------------------------------------
@@ -122,28 +151,30 @@ class MemoryTable(_core.Table):
         UnknownBackendError, TypeError, ValueError
             If a name or a number is none.
         """
-        book = self._book
         name = node_name(node)
-        if name in book.index:
-            raise ValueError(f"node {name!r} is in the table already; update() gives it new numbers")
         if placements is None:
             lives = _own_placement(name)
+        elif isinstance(placements, str):
+            raise TypeError(f"placements must be several, as in ({placements!r},)")
         else:
-            if isinstance(placements, str):
-                raise TypeError(f"placements must be several, as in ({placements!r},)")
             lives = [Placement(p) for p in placements]
-        for placement in lives:
+        reading = as_reading(name, free, total)
+        with self._book.lock:
+            self._add(Node(name, _as_policy(policy, self._book.policy)), reading, lives)
+
+    def _add(self, node: Node, reading: tuple[int, int, bool], placements: list[Placement]) -> None:
+        book = self._book
+        if node.name in book.index:
+            raise ValueError(f"node {node.name!r} is in the table already; update() gives it new numbers")
+        for placement in placements:
             if placement in book.placements:
                 owner = book.nodes[book.placements[placement]].name
                 raise ValueError(f"placement {str(placement)!r} is on node {owner!r} already; map() moves it")
-        reading = as_reading(name, free, total)
-        record = Node(name, _as_policy(policy, book.policy))
-
         index = self._add_node()
-        book.nodes.append(record)
-        book.index[name] = index
-        self._set_core_policy(index, record.policy)
-        for placement in lives:
+        book.nodes.append(node)
+        book.index[node.name] = index
+        self._set_core_policy(index, node.policy)
+        for placement in placements:
             self._map(*placement, index)
             book.placements[placement] = index
         self._publish(index, *reading)
@@ -156,10 +187,11 @@ class MemoryTable(_core.Table):
         UnknownNodeError
             If the table has no such node.
         """
-        index = self._node_index(node)
         place = Placement(placement)
-        self._map(*place, index)
-        self._book.placements[place] = index
+        with self._book.lock:
+            index = self._node_index(node)
+            self._map(*place, index)
+            self._book.placements[place] = index
 
     def set_idle(self, placement: PlacementLike, nbytes: int) -> None:
         """Tell how many bytes the placement's own caching allocator holds and does not use.
@@ -172,18 +204,20 @@ class MemoryTable(_core.Table):
             If the table does not list the placement.
         """
         place = Placement(placement)
-        if place not in self._book.placements:
-            raise UnknownPlacementError(f"placement {str(place)!r} is not in the table; map() lists it on a node")
         idle = as_bytes(nbytes, f"idle bytes of {str(place)!r}")
-        self._set_idle(*place, idle)
-        self._book.idle[place] = idle
+        with self._book.lock:
+            if place not in self._book.placements:
+                raise UnknownPlacementError(f"placement {str(place)!r} is not in the table; map() lists it on a node")
+            self._set_idle(*place, idle)
+            self._book.idle[place] = idle
 
     def set_policy(self, node: NodeLike, policy: FitPolicy) -> None:
         """Change what is called tight on a node, and its headroom."""
-        index = self._node_index(node)
         policy = _as_policy(policy, None)
-        self._set_core_policy(index, policy)
-        self._book.nodes[index].policy = policy
+        with self._book.lock:
+            index = self._node_index(node)
+            self._set_core_policy(index, policy)
+            self._book.nodes[index].policy = policy
 
     def close_backend(self, backend: str) -> None:
         """Declare a backend complete: from now on its devices that are not listed are absent.
@@ -197,8 +231,9 @@ class MemoryTable(_core.Table):
             If no such backend is registered.
         """
         code = backend_code(backend)
-        self._close(code)
-        self._book.closed.setdefault(code, None)
+        with self._book.lock:
+            self._close(code)
+            self._book.closed.setdefault(code, None)
 
     # -- readings -----------------------------------------------------------------------------
 
@@ -212,8 +247,9 @@ class MemoryTable(_core.Table):
         TypeError, ValueError
             If a number is not a byte count.
         """
-        index = self._node_index(node)
-        self._publish(index, *as_reading(self._book.nodes[index].name, free, total))
+        reading = as_reading(node, free, total)
+        with self._book.lock:
+            self._publish(self._node_index(node), *reading)
 
     def update_all(self, free: npt.ArrayLike, total: npt.ArrayLike, known: npt.ArrayLike | None = None) -> None:
         """Publish a reading of every node, in node order.
@@ -230,30 +266,25 @@ class MemoryTable(_core.Table):
         TypeError, ValueError
             If a shape, a type or a number is wrong; no node is changed then.
         """
-        count = len(self._book.nodes)
-        free_bytes = as_u64(free, count, "free")
-        total_bytes = as_u64(total, count, "total")
-        if known is None:
-            mask = np.ones(count, dtype=np.bool_)
-        else:
-            mask = np.asarray(known)
-            if mask.dtype != np.bool_ and mask.size:
-                raise TypeError(f"known must be bool, not {mask.dtype}")
-            if mask.shape != (count,):
-                raise ValueError(f"known must have shape ({count},), not {mask.shape}")
-            mask = np.ascontiguousarray(mask, dtype=np.bool_)
-        self._update_all(free_bytes, total_bytes, mask)
-        now = time.monotonic()
-        for node in self._book.nodes:
-            _note(node, "caller", now, None)
+        with self._book.lock:
+            count = len(self._book.nodes)
+            free_bytes = as_u64(free, count, "free")
+            total_bytes = as_u64(total, count, "total")
+            mask = _as_mask(known, count)
+            self._update_all(free_bytes, total_bytes, mask & ((free_bytes != 0) | (total_bytes != 0)))
+            now = time.monotonic()
+            for node in self._book.nodes:
+                _note(node, "caller", now, None)
 
     def mark_unknown(self, node: NodeLike) -> None:
         """Forget the numbers of a node: its candidates are UNKNOWN until the next reading."""
-        self._publish(self._node_index(node), 0, 0, False)
+        with self._book.lock:
+            self._publish(self._node_index(node), 0, 0, False)
 
     def mark_lost(self, node: NodeLike) -> None:
         """Exclude a node: its candidates are WONT_FIT, and never the fallback while others exist."""
-        self._publish_lost(self._node_index(node))
+        with self._book.lock:
+            self._publish_lost(self._node_index(node))
 
     # -- reading back -------------------------------------------------------------------------
 
@@ -276,16 +307,19 @@ class MemoryTable(_core.Table):
         return len(self._book.nodes)
 
     def __repr__(self) -> str:
+        if self._book is None:
+            return f"<{type(self).__name__}, not initialised>"
+        with self._book.lock:
+            rows = list(zip(self._book.nodes, *(column.tolist() for column in self._columns()), strict=True))
         parts = []
-        for node, free, total, known, lost in zip(
-            self._book.nodes, self.free.tolist(), self.total.tolist(), self.known, self._lost, strict=True
-        ):
+        for node, free, total, known, lost in rows:
             state = f"{format_bytes(free)} free" if known else "lost" if lost else "unknown"
             parts.append(f"{node.name} {state} of {format_bytes(total or None)}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), _snapshot(self))
+        # A subclass without __slots__ has attributes of its own.
+        return _restore, (type(self), _snapshot(self)), getattr(self, "__dict__", None) or None
 
     # -- for this package ---------------------------------------------------------------------
 
@@ -296,7 +330,7 @@ class MemoryTable(_core.Table):
             found = index.get(node_name(node))
         if found is None:
             known = ", ".join(list(index)[:8]) + (", ..." if len(index) > 8 else "")
-            raise UnknownNodeError(f"no node {str(node)!r} in the table; it has {known or 'none'}")
+            raise UnknownNodeError(f"no node {shown(str(node))} in the table; it has {known or 'none'}")
         return found
 
     def _set_core_policy(self, index: int, policy: FitPolicy) -> None:
@@ -365,53 +399,63 @@ def _as_policy(policy: FitPolicy | None, default: FitPolicy | None) -> FitPolicy
 def _as_pair(reading: Any, what: str) -> tuple[int | None, int | None]:
     if reading is None:
         return None, None
-    if isinstance(reading, str) or not hasattr(reading, "__len__") or len(reading) != 2:
-        raise TypeError(f"{what} must have (free, total) or None, got {reading!r}")
+    if not isinstance(reading, (tuple, list)) or len(reading) != 2:
+        raise TypeError(f"{what} must have (free, total) or None, got {shown(reading)}")
     free, total = reading
     return free, total
 
 
-def as_reading(name: str, free: int | None, total: int | None) -> tuple[int, int, bool]:
-    """What the core takes: free, total, and whether free is known; an unknown total is 0."""
-    known = free is not None
-    return (
-        as_bytes(free, f"free of node {name!r}") if free is not None else 0,
-        as_bytes(total, f"total of node {name!r}") if total is not None else 0,
-        known,
-    )
+def _as_mask(known: Any, count: int) -> npt.NDArray[np.bool_]:
+    if known is None:
+        return np.ones(count, dtype=np.bool_)
+    refuse_mask(known, "known")
+    mask = np.asarray(known)
+    if mask.dtype != np.bool_ and mask.size:
+        raise TypeError(f"known must be bool, not {mask.dtype}")
+    if mask.shape != (count,):
+        raise ValueError(f"known must have shape ({count},), not {mask.shape}")
+    return mask.astype(np.bool_)
+
+
+def as_reading(node: NodeLike, free: int | None, total: int | None) -> tuple[int, int, bool]:
+    """Check a reading; gives what the core takes: free, total (0 for unknown), and whether free is known.
+
+    The pair 0/0 comes from a source that cannot tell. That is seen here, and only here, since a
+    free of 0 with an unknown total is a full device.
+    """
+    free_bytes = None if free is None else as_bytes(free, f"free of node {shown(str(node))}")
+    total_bytes = None if total is None else as_bytes(total, f"total of node {shown(str(node))}")
+    known = free_bytes is not None and not (free_bytes == 0 and total_bytes == 0)
+    return free_bytes or 0, total_bytes or 0, known
 
 
 def _snapshot(table: MemoryTable) -> dict[str, Any]:
     book = table._book
-    return {
-        "policy": book.policy,
-        "nodes": [
-            (node.name, node.policy, free, total, known, lost)
-            for node, free, total, known, lost in zip(
-                book.nodes,
-                table.free.tolist(),
-                table.total.tolist(),
-                table.known.tolist(),
-                table._lost.tolist(),
-                strict=True,
-            )
-        ],
-        "placements": [(placement, index) for placement, index in book.placements.items()],
-        "idle": list(book.idle.items()),
-        "closed": [backend_name(code) for code in sorted(book.closed)],
-    }
+    with book.lock:
+        columns = [column.tolist() for column in table._columns()]
+        return {
+            "policy": book.policy,
+            "nodes": [(node.name, node.policy, *row) for node, *row in zip(book.nodes, *columns, strict=True)],
+            "placements": list(book.placements.items()),
+            "idle": list(book.idle.items()),
+            "closed": [backend_name(code) for code in sorted(book.closed)],
+        }
 
 
 def _restore(cls: type[MemoryTable], state: dict[str, Any]) -> MemoryTable:
-    table = cls(policy=state["policy"])
-    for name, policy, free, total, known, lost in state["nodes"]:
-        table.add_node(name, free if known else None, total, policy=policy, placements=())
+    table = cls.__new__(cls)  # a subclass may want other arguments
+    MemoryTable.__init__(table, policy=state["policy"])
+    for index, (name, policy, free, total, known, lost) in enumerate(state["nodes"]):
+        # The name as it was: whether it is a placement may have changed since.
+        table._add(Node(name, policy), (free, total, known), [])
         if lost:
-            table.mark_lost(name)
+            table._publish_lost(index)
     for placement, index in state["placements"]:
-        table.map(placement, state["nodes"][index][0])
+        table._map(placement.backend, placement.device, index)
+        table._book.placements[placement] = index
     for placement, idle in state["idle"]:
         table.set_idle(placement, idle)
     for backend in state["closed"]:
+        register_backend(backend)
         table.close_backend(backend)
     return table

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 import re
-from decimal import ROUND_HALF_EVEN, Decimal
 from typing import SupportsIndex
+
+from .errors import shown
 
 __all__ = ["MAX_BYTES", "as_bytes", "format_bytes", "parse_bytes"]
 
@@ -13,11 +14,12 @@ MAX_BYTES = 2**64 - 1
 """The largest byte count: the largest uint64."""
 
 _PREFIXES = "kmgtpe"
-_FACTORS = {"": 1, "b": 1}
+_FACTORS: dict[str, int] = {"": 1, "b": 1}
 _FACTORS |= {f"{p}b": 1000**i for i, p in enumerate(_PREFIXES, 1)}
 _FACTORS |= {f"{p}ib": 1024**i for i, p in enumerate(_PREFIXES, 1)}
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+_SIZE = re.compile(r"(\d+)(?:\.(\d+))?\s*([a-z]*)", re.ASCII)
+_LONGEST = 100  # characters; no size needs more, and arithmetic on very long numbers is slow
 
 
 def parse_bytes(text: str) -> int:
@@ -29,29 +31,34 @@ def parse_bytes(text: str) -> int:
 
     Raises
     ------
+    TypeError
+        If `text` is not a string.
     ValueError
-        If `text` is no size, is negative or is above 2^64-1.
+        If it is no size, is negative or is above 2^64-1.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"a size to parse must be a string, not {type(text).__name__}")
     cleaned = text.strip().lower()
-    match = _SIZE.fullmatch(cleaned)
+    match = _SIZE.fullmatch(cleaned) if len(cleaned) <= _LONGEST else None
     if match is None:
         if cleaned.startswith("-") and _SIZE.fullmatch(cleaned[1:].lstrip()):
-            raise ValueError(f"size {text!r} is negative")
-        raise ValueError(f"{text!r} is not a size; write for example 2GiB (2^30) or 2GB (10^9)")
-    number, unit = match.groups()
+            raise ValueError(f"size {shown(text)} is negative")
+        raise ValueError(f"{shown(text)} is not a size; write for example 2GiB (2^30) or 2GB (10^9)")
+    whole, fraction, unit = match[1], match[2] or "", match[3]
     if unit not in _FACTORS:
         if unit.rstrip("i") in tuple(_PREFIXES):
             p = unit[0].upper()
             raise ValueError(
-                f"size {text!r} is ambiguous; write {number}{p}iB (powers of 1024) or {number}{p}B (of 1000)"
+                f"size {shown(text)} is ambiguous; write {p}iB for powers of 1024, {p}B for powers of 1000"
             )
-        raise ValueError(f"size {text!r}: unknown unit {unit!r}; use B, KiB to EiB or kB to EB")
-    # Decimal, not float: 2^53+1 bytes must survive. Its default 28 digits hold any uint64, and
-    # a number too long for them is far above the limit.
-    exact = Decimal(number) * _FACTORS[unit]
-    if exact > MAX_BYTES:
-        raise ValueError(f"size {text!r} is above the largest, 2^64-1 bytes")
-    return min(int(exact.to_integral_value(ROUND_HALF_EVEN)), MAX_BYTES)
+        raise ValueError(f"size {shown(text)}: unknown unit {unit!r}; use B, KiB to EiB or kB to EB")
+    # In integers: every byte count must survive, and a decimal context is the caller's to change.
+    scale: int = 10 ** len(fraction)
+    count, rest = divmod(int(whole + fraction) * _FACTORS[unit], scale)
+    count += 2 * rest >= scale
+    if count > MAX_BYTES:
+        raise ValueError(f"size {shown(text)} is above the largest, 2^64-1 bytes")
+    return count
 
 
 def as_bytes(value: SupportsIndex | str, what: str) -> int:
@@ -63,7 +70,7 @@ def as_bytes(value: SupportsIndex | str, what: str) -> int:
     ------
     TypeError
         If it is neither an integer nor a string. A float is refused, since it cannot hold
-        every byte count.
+        every byte count, and a bool, since it is none.
     ValueError
         If it is negative, above 2^64-1, or a string that is no size.
     """
@@ -74,14 +81,17 @@ def as_bytes(value: SupportsIndex | str, what: str) -> int:
             return parse_bytes(value)
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from None
+    # By name, so that NumPy's bool is meant as well; old releases of it pass for an integer.
+    if type(value).__name__ in ("bool", "bool_"):
+        raise TypeError(f"{what} must be an integer (bytes), not bool")
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{what} must be an integer (bytes), not {type(value).__name__}") from None
     if number < 0:
-        raise ValueError(f"{what} must not be negative, got {number}")
+        raise ValueError(f"{what} must not be negative, got {shown(number)}")
     if number > MAX_BYTES:
-        raise ValueError(f"{what} must be at most 2^64-1, got {number}")
+        raise ValueError(f"{what} must be at most 2^64-1, got {shown(number)}")
     return number
 
 
