@@ -164,7 +164,7 @@ def import_seconds(module: str, loops: int) -> float:
     """What ``python -X importtime`` says of one module, imported in a process of its own."""
     spent = 0.0
     for _ in range(loops):
-        command = [sys.executable, "-X", "importtime", "-c", f"import {module}"]
+        command = [sys.executable, "-P", "-X", "importtime", "-c", f"import {module}"]
         report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         (line,) = [line for line in report.splitlines() if line.split("|")[-1].strip() == module]
         spent += int(line.split("|")[1]) / 1e6

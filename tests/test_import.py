@@ -36,6 +36,7 @@ def test_import_brings_little_beside_numpy() -> None:
         "vramsel._core",
         "vramsel.errors",
         "vramsel.fit",
+        "vramsel.locks",
         "vramsel.placement",
         "vramsel.records",
         "vramsel.selectors",

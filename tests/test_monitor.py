@@ -121,8 +121,8 @@ def test_a_sources_fault_is_its_own() -> None:
     assert [status(monitor, p) for p in ("cuda:0", "cuda:1", "cpu")] == ["COMFORTABLE"] * 3
     monitor.refresh()
     assert [status(monitor, p) for p in ("cuda:0", "cuda:1", "cpu")] == ["UNKNOWN", "UNKNOWN", "COMFORTABLE"]
-    assert dict(monitor.errors) == {"script": "RuntimeError: bus"}
-    assert node(monitor, "cuda:0").reason == "RuntimeError: bus"
+    assert dict(monitor.errors) == {"script": "RuntimeError: bus error"}
+    assert node(monitor, "cuda:0").reason == "RuntimeError: bus error"
     monitor.refresh()
     assert [status(monitor, p) for p in ("cuda:0", "cuda:1")] == ["COMFORTABLE", "UNKNOWN"]
     assert "no longer" in node(monitor, "cuda:1").reason

@@ -3,7 +3,14 @@
 The main names are here; see `MemoryTable`, `AlternativeSet` and `FitPolicy` first.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+if find_spec(f"{__name__}._core") is None:
+    raise ImportError(
+        "vramsel has no compiled core here: this is its source. Run from another folder, with vramsel installed,"
+        " or build in place with 'python setup.py build_ext --inplace'"
+    )
 
 from .errors import UnknownBackendError, UnknownNodeError, UnknownPlacementError, VramselError
 from .fit import FitPolicy, FitStatus, Reason

@@ -125,7 +125,7 @@ def _verdict(
     index = book.placements.get(placement)
     if index is None:
         reason = Reason.NOT_PRESENT if status is FitStatus.WONT_FIT else Reason.NO_SIGNAL
-        detail = book.closed.get(placement.backend)
+        detail = book.notes.get(placement.backend)
         return Verdict(placement, None, status, reason, size, None, None, 0, None, None, detail)
     node = book.nodes[index]
     free, total, known, lost = (column[index].item() for column in columns)
@@ -146,4 +146,5 @@ def _verdict(
         reason = Reason.EXCEEDS_FREE if ceiling is None or size <= ceiling else Reason.EXCEEDS_TOTAL
     short = size - room if room is not None and size > room else 0
     age = None if node.sampled_at is None else max(time.monotonic() - node.sampled_at, 0.0)
-    return Verdict(placement, node.name, status, reason, size, room, total, short, node.source, age, node.reason)
+    detail = node.reason or ("its total is not known" if room is not None and total is None else None)
+    return Verdict(placement, node.name, status, reason, size, room, total, short, node.source, age, detail)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["UnknownBackendError", "UnknownNodeError", "UnknownPlacementError", "VramselError", "shown"]
+__all__ = [
+    "UnknownBackendError",
+    "UnknownNodeError",
+    "UnknownPlacementError",
+    "VramselError",
+    "described",
+    "one_line",
+    "shown",
+]
 
 
 class VramselError(Exception):
@@ -27,3 +35,18 @@ def shown(value: object, most: int = 60) -> str:
         return f"an integer of {value.bit_length()} bits"  # Python refuses to print the largest
     text = " ".join(repr(value).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def one_line(text: object) -> str:
+    """Bring a text of unknown origin to one printable line. Never raises."""
+    try:
+        line = " ".join(str(text).split())
+    except Exception:  # a __str__ of somebody else's, and all that is wanted is a text
+        return f"a {type(text).__name__} that cannot be printed"
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+def described(error: BaseException) -> str:
+    """An exception in one line: its type and what it says."""
+    text = one_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

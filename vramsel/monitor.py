@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 
+from .errors import described, one_line, shown
 from .fit import FitPolicy
+from .locks import Locked
 from .placement import backend_code
 from .sources.base import Reading, Sample, Source
 from .table import MemoryTable, as_reading, node_name
@@ -50,7 +53,7 @@ def watch(sources: Iterable[Source] | None = None, *, policy: Policies = None, i
     return Monitor(sources, policy=policy)
 
 
-class Monitor:
+class Monitor(Locked):
     """Keeps a table in step with its sources, on demand. Made by `watch`.
 
     As a context manager it closes at the end: its nodes become unknown, since nobody keeps
@@ -63,68 +66,91 @@ class Monitor:
     """
 
     def __init__(self, sources: Iterable[Source], *, policy: Policies = None) -> None:
+        if isinstance(sources, Source) or not isinstance(sources, Iterable):
+            raise TypeError(f"sources must be several Sources, as in [HostSource()], not a {type(sources).__name__}")
         self._sources = list(sources)
         for source in self._sources:
             if not isinstance(source, Source):
                 raise TypeError(f"a source must derive from vramsel.sources.Source, not be a {type(source).__name__}")
+            for backend in source.backends:
+                backend_code(backend)
+            if not isinstance(source.name, str):
+                raise TypeError(f"the name of a {type(source).__name__} must be a string, not {shown(source.name)}")
         if policy is not None and not isinstance(policy, (FitPolicy, Mapping)):
             raise TypeError(f"policy must be a FitPolicy or a mapping of them, not {type(policy).__name__}")
         self._policies = {}
         if isinstance(policy, Mapping):
             for node, own in policy.items():
                 if not isinstance(own, FitPolicy):
-                    raise TypeError(f"policy of node {node!r} must be a FitPolicy, not {type(own).__name__}")
+                    raise TypeError(f"policy of node {shown(node)} must be a FitPolicy, not {type(own).__name__}")
                 self._policies[node_name(node)] = own
+        super().__init__()  # a refresh holds the lock, so that an older one never overwrites a newer
+        self._busy = False
+        self._closed = False
         self._owner: dict[str, Source] = {}  # node name -> the source that reports it
+        self._gone: set[str] = set()  # nodes that a complete enumeration did not list any more
         self._labels = _distinct([source.name for source in self._sources])
         self._errors: dict[str, str] = {}
-        self._closed = False
         self.table = MemoryTable(policy=policy if isinstance(policy, FitPolicy) else None)
         self.refresh()
 
     @property
     def errors(self) -> Mapping[str, str]:
         """Source name to one line, for every source that had less to tell than it should."""
-        return MappingProxyType(dict(self._errors))
+        return MappingProxyType(self._errors.copy())
 
     def refresh(self) -> None:
         """Sample every source once and publish what it says.
 
-        A source that fails makes its own nodes unknown and no others; its error is in `errors`.
+        A source that fails makes its own nodes unknown and no others, a bad reading only its
+        own node; what went wrong is in `errors`. Several threads take turns.
 
         Raises
         ------
         RuntimeError
-            If the monitor is closed.
+            If the monitor is closed, or if a source calls this.
         """
-        if self._closed:
-            raise RuntimeError("this monitor is closed; vramsel.watch() starts another")
-        for source, label in zip(self._sources, self._labels, strict=True):
-            began = time.monotonic()
-            try:
-                sample = source.sample()
-                if not isinstance(sample, Sample):
-                    sample = Sample(tuple(sample))
-                self._take(source, sample, began)
-                note = sample.note
-            except Exception as error:  # whatever a source gets wrong is its own affair, and is kept
-                note = f"{type(error).__name__}: {error}".splitlines()[0]
-                for node in self._nodes_of(source):
-                    self._forget(node, note)
-            if note is None:
-                self._errors.pop(label, None)
-            else:
-                self._errors[label] = note
+        with self._turn():
+            if self._closed:
+                raise RuntimeError("this monitor is closed; vramsel.watch() starts another")
+            for source, label in zip(self._sources, self._labels, strict=True):
+                note = self._sample(source)
+                backends = self.table._book.notes
+                if note is None:
+                    self._errors.pop(label, None)
+                    for backend in source.backends:
+                        backends.pop(backend_code(backend), None)
+                else:
+                    self._errors[label] = note
+                    backends |= {backend_code(backend): note for backend in source.backends}
 
     def close(self) -> None:
-        """Stop: the monitor's nodes become unknown. Closing twice is harmless."""
-        if self._closed:
-            return
-        self._closed = True
-        for node in self._owner:
-            self._forget(node, "its monitor is closed")
+        """Stop: the monitor's nodes become unknown. Closing twice is harmless.
+
+        Raises
+        ------
+        RuntimeError
+            If a source calls this.
+        """
+        with self._turn():
+            self._closed = True
+            for node in self._owner:
+                self._forget(node, "its monitor is closed")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self.lock:
+            if self._busy:
+                raise RuntimeError("a source must not refresh or close the monitor that samples it")
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
 
     def __enter__(self) -> Monitor:
+        if self._closed:
+            raise RuntimeError("this monitor is closed; vramsel.watch() starts another")
         return self
 
     def __exit__(
@@ -136,52 +162,100 @@ class Monitor:
         names = ", ".join(source.name for source in self._sources)
         return f"Monitor({names}: {self.table!r}{', closed' if self._closed else ''})"
 
-    def _nodes_of(self, source: Source) -> set[str]:
-        return {node for node, owner in self._owner.items() if owner is source}
-
-    def _take(self, source: Source, sample: Sample, began: float) -> None:
-        silent = self._nodes_of(source)
+    def _sample(self, source: Source) -> str | None:
+        """Sample one source and publish; returns what there is to complain of."""
+        began = time.monotonic()
+        mine = [node for node, owner in self._owner.items() if owner is source]
+        try:
+            sample = source.sample()
+            if not isinstance(sample, Sample):
+                sample = Sample(tuple(sample))
+            enumerated = {backend_code(backend): backend for backend in sample.enumerated}
+            note = None if sample.note is None else one_line(sample.note)
+        except Exception as error:  # whatever a source gets wrong is its own affair, and is kept
+            fault = described(error)
+            for node in mine:
+                self._forget(node, fault)
+            return fault
+        seen: set[str] = set()
         for reading in sample.readings:
-            if not isinstance(reading, Reading):
-                raise TypeError(f"source {source.name!r} must report Readings, not {type(reading).__name__}")
-            self._publish(source, reading.checked(), began)
-            silent.discard(reading.node)
-        for node in silent:
-            self._forget(node, sample.note or f"source {source.name!r} no longer reports it")
-        for backend in sample.enumerated:
+            try:
+                self._publish(source, reading, began, seen)
+            except Exception as error:  # a reading's fault is its node's
+                note = note or described(error)
+        for node in mine:
+            if node not in seen:
+                self._miss(node, enumerated.keys(), note or f"source {source.name!r} no longer reports it")
+        for backend in enumerated.values():
             self.table.close_backend(backend)
-            self.table._book.closed[backend_code(backend)] = sample.note
+        return note
 
-    def _publish(self, source: Source, reading: Reading, began: float) -> None:
+    def _publish(self, source: Source, reading: Reading, began: float, seen: set[str]) -> None:
         table = self.table
-        owner = self._owner.get(reading.node, source)
+        if not isinstance(reading, Reading):
+            raise TypeError(f"source {source.name!r} must report Readings, not {type(reading).__name__}")
+        name = node_name(reading.node)
+        owner = self._owner.get(name, source)
         if owner is not source:
-            raise ValueError(f"node {reading.node!r} is reported by source {owner.name!r} already")
-        free, total, known = as_reading(reading.node, reading.free, reading.total)
-        if reading.node not in self._owner:
-            policy = self._policies.get(reading.node)
-            table.add_node(reading.node, policy=policy, placements=reading.placements)
-            self._owner[reading.node] = source
-        index = table._node_index(reading.node)
-        node = table._book.nodes[index]
-        node.device_name, node.uuid = reading.device_name, reading.uuid
-        if reading.lost:
-            table._publish_lost(index, source=source.name, at=began, reason=reading.reason)
-        elif known:
-            table._publish(index, free, total, True, source=source.name, at=began, reason=reading.reason)
-        elif not self._lost(index):  # lost is lost: only a number brings a device back
-            table._publish(index, 0, total, False, source=source.name, at=began, reason=reading.reason)
+            raise ValueError(f"node {name!r} is reported by source {owner.name!r} already")
+        if name in seen:
+            raise ValueError(f"node {name!r} is in one sample twice")
+        if name in self._owner:
+            seen.add(name)
+        try:
+            reading = reading.checked()
+            free, total, known = as_reading(name, reading.free, reading.total)
+        except (TypeError, ValueError) as error:
+            if name in self._owner:
+                self._forget(name, described(error))
+            raise
+        if name not in self._owner:
+            table.add_node(name, policy=self._policies.get(name), placements=reading.placements)
+            self._owner[name] = source
+            seen.add(name)
+        back = name in self._gone
+        self._gone.discard(name)
+        reason = None if reading.reason is None else one_line(reading.reason)
+        with table._book.lock:
+            index = table._node_index(name)
+            node = table._book.nodes[index]
+            node.device_name = None if reading.device_name is None else one_line(reading.device_name)
+            node.uuid = reading.uuid
+            if reading.lost:
+                table._publish_lost(index, source=source.name, at=began, reason=reason)
+            elif known or back or not self._lost(index):  # lost is lost: only a number brings a device back
+                table._publish(index, free, total, known, source=source.name, at=began, reason=reason)
+
+    def _miss(self, name: str, enumerated: Collection[int], reason: str) -> None:
+        """Take note that a sample does not list a node: gone if the sample was complete, else unknown."""
+        table = self.table
+        with table._book.lock:
+            index = table._node_index(name)
+            backends = {placement.backend for placement, node in table._book.placements.items() if node == index}
+            if backends and backends.issubset(enumerated):
+                self._gone.add(name)
+                table._publish_lost(index, source=table._book.nodes[index].source, reason=reason)
+            else:
+                self._forget(name, reason)
+
+    def _forget(self, name: str, reason: str) -> None:
+        table = self.table
+        with table._book.lock:
+            index = table._node_index(name)
+            if self._closed or not self._lost(index):
+                table._publish(index, 0, 0, False, source=table._book.nodes[index].source, reason=reason)
 
     def _lost(self, index: int) -> bool:
         return bool(self.table._columns()[3][index])
 
-    def _forget(self, name: str, reason: str) -> None:
-        index = self.table._node_index(name)
-        if self._closed or not self._lost(index):
-            source = self.table._book.nodes[index].source
-            self.table._publish(index, 0, 0, False, source=source, reason=reason)
-
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names, with a number added to those that came before."""
-    return [f"{name}#{names[:i].count(name) + 1}" if name in names[:i] else name for i, name in enumerate(names)]
+    """The names, with a number added to those that are taken."""
+    labels: list[str] = []
+    for name in names:
+        label, number = name, 1
+        while label in labels:
+            number += 1
+            label = f"{name}#{number}"
+        labels.append(label)
+    return labels

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,11 +12,12 @@ import numpy.typing as npt
 from . import _core
 from .errors import UnknownNodeError, UnknownPlacementError, shown
 from .fit import FitPolicy, FitStatus
+from .locks import Locked
 from .placement import Placement, PlacementLike, backend_code, backend_name, register_backend
 from .records import as_u64, refuse_mask
 from .units import MAX_BYTES, as_bytes, format_bytes
 
-__all__ = ["MemoryTable", "NodeLike", "as_reading", "node_name"]
+__all__ = ["MemoryTable", "NodeLike", "as_pair", "as_reading", "node_name"]
 
 NodeLike = str | Placement
 """What is accepted as a node: its name, or a placement of that name."""
@@ -42,37 +40,24 @@ class Node:
         self.uuid: str | None = None
 
 
-_books: weakref.WeakSet[Book] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    # In a forked child, the thread that held a lock does not exist.
-    for book in list(_books):
-        book.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
-
-
-class Book:
+class Book(Locked):
     """The names behind the core's indices.
 
     `lock` is held by whoever changes the table, from the first check to the last step, and by
     whoever reads several of its parts that must belong together. A decision takes no lock.
     """
 
-    __slots__ = ("__weakref__", "closed", "idle", "index", "lock", "nodes", "placements", "policy")
+    __slots__ = ("closed", "idle", "index", "nodes", "notes", "placements", "policy")
 
     def __init__(self, policy: FitPolicy) -> None:
-        self.lock = threading.RLock()
-        _books.add(self)
+        super().__init__()
         self.policy = policy
         self.nodes: list[Node] = []
         self.index: dict[str, int] = {}
         self.placements: dict[Placement, int] = {}  # in the order in which they were listed
         self.idle: dict[Placement, int] = {}
-        self.closed: dict[int, str | None] = {}  # backend code -> why there are no more devices
+        self.closed: set[int] = set()  # backend codes
+        self.notes: dict[int, str] = {}  # backend code -> why devices of it are not listed
 
 
 class MemoryTable(_core.Table):
@@ -116,7 +101,7 @@ class MemoryTable(_core.Table):
             raise TypeError(f"nodes must be a mapping of names to (free, total), not {type(nodes).__name__}")
         self._book = Book(_as_policy(policy, FitPolicy()))
         for name, reading in (nodes or {}).items():
-            free, total = _as_pair(reading, f"node {shown(name)}")
+            free, total = as_pair(reading, f"node {shown(name)}")
             self.add_node(name, free, total)
 
     # -- nodes and placements -----------------------------------------------------------------
@@ -233,7 +218,7 @@ class MemoryTable(_core.Table):
         code = backend_code(backend)
         with self._book.lock:
             self._close(code)
-            self._book.closed.setdefault(code, None)
+            self._book.closed.add(code)
 
     # -- readings -----------------------------------------------------------------------------
 
@@ -396,7 +381,8 @@ def _as_policy(policy: FitPolicy | None, default: FitPolicy | None) -> FitPolicy
     return policy
 
 
-def _as_pair(reading: Any, what: str) -> tuple[int | None, int | None]:
+def as_pair(reading: Any, what: str) -> tuple[int | None, int | None]:
+    """Take apart what a node was given: ``(free, total)``, or None for both."""
     if reading is None:
         return None, None
     if not isinstance(reading, (tuple, list)) or len(reading) != 2:

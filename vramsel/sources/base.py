@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ..errors import shown
+from ..units import as_bytes
+
 __all__ = ["Reading", "Sample", "Source"]
 
 
@@ -21,7 +24,8 @@ class Reading:
         Bytes; None where there is no signal. Both come from one call: a free of one
         source beside a total of another describes no memory at all.
     placements : tuple of str, optional
-        The placements that live in this memory. By default the node's own name.
+        The placements that live in this memory; those of a node's first reading count. By
+        default the node's own name.
     lost : bool
         The device is gone for this process; no number can be given and none will come.
     reason : str, optional
@@ -45,7 +49,17 @@ class Reading:
         A free a little above its total (up to 1/16 of it) is a rounding of the source and
         is clamped; more than that is the number of some other device, and is discarded. The
         pair 0/0 is what a source reports that cannot tell.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is not a byte count.
         """
+        free = None if self.free is None else as_bytes(self.free, f"free of node {shown(self.node)}")
+        total = None if self.total is None else as_bytes(self.total, f"total of node {shown(self.node)}")
+        return replace(self, free=free, total=total)._judged()
+
+    def _judged(self) -> Reading:
         if self.lost or self.free is None:
             return self
         if self.free == 0 and self.total == 0:
@@ -81,11 +95,13 @@ class Source(ABC):
     """Base class of all sources. A source of one's own needs `name` and `sample`."""
 
     name: str = "source"
+    backends: tuple[str, ...] = ()
+    """Backends that it is there to read: what goes wrong explains why their devices are missing."""
 
     @abstractmethod
     def sample(self) -> Sample | Iterable[Reading]:
         """Read every node once.
 
-        May raise: the exception is kept as the source's error, its nodes become unknown, and
-        no other source is affected.
+        May raise: an `Exception` is kept as the source's error, its nodes become unknown, and
+        no other source is affected. What is no `Exception` (an interrupt) passes through.
         """

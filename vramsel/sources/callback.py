@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from ..errors import described, shown
 from ..placement import Placement, PlacementLike
 from ..units import as_bytes
 from .base import Reading, Sample, Source
@@ -41,8 +42,8 @@ class CallbackSource(Source):
     def __init__(self, lookup: Callable[[int, int], _Runtime | None], placements: Iterable[PlacementLike]) -> None:
         if not callable(lookup):
             raise TypeError(f"lookup must be callable, not {type(lookup).__name__}")
-        if isinstance(placements, str):
-            raise TypeError(f"placements must be several, as in [{placements!r}]")
+        if isinstance(placements, str) or not isinstance(placements, Iterable):
+            raise TypeError(f"placements must be several, as in ['cuda:0', 'cpu'], not {shown(placements)}")
         self._lookup = lookup
         self._placements = [Placement(p) for p in placements]
 
@@ -68,4 +69,4 @@ class CallbackSource(Source):
                 node, as_bytes(free, "available_bytes()"), None if total is None else as_bytes(total, "total_bytes()")
             )
         except Exception as error:  # the callback is the caller's code: whatever it raises, it has no number
-            return Reading(node, reason=f"{type(error).__name__}: {error}")
+            return Reading(node, reason=described(error))

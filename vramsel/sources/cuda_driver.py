@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 from uuid import UUID
 
+from ..errors import described
 from .base import Reading, Sample, Source
 
 __all__ = ["CudaDriverSource"]
@@ -41,6 +42,7 @@ class CudaDriverSource(Source):
     """
 
     name = "cuda-driver"
+    backends = ("cuda",)
 
     def __init__(self, *, init: bool = True) -> None:
         self.init = init
@@ -77,15 +79,15 @@ def _call(driver: ModuleType, name: str, *args: object) -> Any:
     """What a driver function answers besides success: its one value, or all of them."""
     try:
         status, *values = getattr(driver, name)(*args)
-    except RuntimeError as exc:
-        # The library lacks the function, or there is no library: it is opened at the first call.
-        raise _DriverError(f"{name}: {exc}") from exc
-    except (ValueError, KeyError) as exc:
-        # A code that the bindings' enum lacks: "4711 is not a valid CUresult", or in some releases
-        # the bare number.
-        number = re.search(r"\d+", str(exc))
-        code = int(number[0]) if number else None
-        raise _DriverError(f"{name}: unknown CUDA error ({code})", code) from exc
+    except Exception as exc:
+        # A RuntimeError: the library lacks the function, or there is no library, which is opened at
+        # the first call. A ValueError "4711 is not a valid CUresult", in some releases a KeyError
+        # of the bare number: a code that the bindings' enum lacks. Anything else: these are not
+        # the bindings that they should be.
+        unknown = re.fullmatch(r"(\d+)( is not a valid CUresult)?", str(exc))
+        if unknown and isinstance(exc, (ValueError, KeyError)):
+            raise _DriverError(f"{name}: unknown CUDA error ({unknown[1]})", int(unknown[1])) from exc
+        raise _DriverError(f"{name}: {described(exc)}") from exc
     if status == 0:
         return values[0] if len(values) == 1 else tuple(values)
     raise _DriverError(f"{name}: {status.name} ({int(status)})", int(status))
@@ -101,9 +103,9 @@ def _import_bindings() -> ModuleType:
         raise _DriverError(f"cuda-python could not be imported: {spec.origin} hides it; rename that file")
     try:
         return importlib.import_module("cuda.bindings.driver")
-    except (ImportError, RuntimeError) as exc:
-        advice = 'install "cuda-python>=12.9"'
-        raise _DriverError(f"cuda-python could not be imported: {exc}; {advice}") from exc
+    except (Exception, SystemExit) as exc:  # importing runs whatever stands in its place
+        advice = 'install "cuda-python>=12.9.10"'
+        raise _DriverError(f"cuda-python could not be imported: {described(exc)}; {advice}") from exc
 
 
 def _without_devices(error: _DriverError) -> Sample:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..placement import Placement
-from ..units import as_bytes
+from ..errors import shown
+from ..placement import Placement, backend_code
+from ..table import as_pair
 from .base import Reading, Sample, Source
 
 __all__ = ["FixedSource"]
@@ -29,17 +30,21 @@ class FixedSource(Source):
 
     name = "fixed"
 
-    def __init__(self, nodes: Mapping[str, tuple[int | None, int | None]], *, enumerated: Iterable[str] = ()) -> None:
+    def __init__(
+        self, nodes: Mapping[str, tuple[int | None, int | None] | None], *, enumerated: Iterable[str] = ()
+    ) -> None:
+        if not isinstance(nodes, Mapping):
+            raise TypeError(f"nodes must be a mapping of names to (free, total), not {type(nodes).__name__}")
+        if isinstance(enumerated, str):
+            raise TypeError(f"enumerated must be several backends, as in [{enumerated!r}]")
         readings = []
-        for node, (free, total) in nodes.items():
-            readings.append(
-                Reading(
-                    str(Placement(node)),
-                    None if free is None else as_bytes(free, f"free of {node!r}"),
-                    None if total is None else as_bytes(total, f"total of {node!r}"),
-                )
-            )
-        self._sample = Sample(tuple(readings), frozenset(enumerated))
+        for node, numbers in nodes.items():
+            free, total = as_pair(numbers, f"node {shown(node)}")
+            readings.append(Reading(str(Placement(node)), free, total).checked())
+        backends = frozenset(enumerated)
+        for backend in backends:
+            backend_code(backend)  # an unknown one is an error here, not at the first sample
+        self._sample = Sample(tuple(readings), backends)
 
     def sample(self) -> Sample:
         """The numbers given."""

@@ -20,6 +20,7 @@ class HostSource(Source):
     """
 
     name = "host"
+    backends = ("cpu",)
 
     def sample(self) -> Sample:
         """Read the host's memory once."""
