@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -234,18 +235,124 @@ def test_version_and_help() -> None:
         assert "usage: vramsel" in vramsel(*command, "--help").stdout
 
 
-def test_a_reader_that_leaves_early() -> None:
-    command = f"{sys.executable} -P -m vramsel status --json | true"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
+BUFFERING = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 
 
-def test_a_terminal_gets_a_table() -> None:
-    pytest.importorskip("rich", reason="rich (the cli extra) is not installed")
+def with_streams(unbuffered: str, *arguments: str, out: object, err: object, **more: str) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, **more}
+    command = [sys.executable, "-P", "-m", "vramsel", *arguments]
+    return subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+
+
+@BUFFERING
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["pick", "cpu=1"], ["--help"], ["--version"]])
+def test_a_reader_that_has_left(unbuffered: str, arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = with_streams(unbuffered, *arguments, out=writer, err=subprocess.PIPE)
+    os.close(writer)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"Exception" not in err
+    assert b"Traceback" not in err
+
+
+@BUFFERING
+def test_a_reader_of_the_notes_that_has_left(unbuffered: str) -> None:
+    for arguments, status in ((["pick", "metal:0=1", "cpu=1"], 0), (["pick", "cpu=1EiB"], 1), (["pick", "x"], 2)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = with_streams(unbuffered, *arguments, out=subprocess.PIPE, err=writer)
+        os.close(writer)
+        out, _ = process.communicate(timeout=60)
+        assert (process.returncode, out) == (status, b"metal:0\n" if status == 0 else b"")
+
+
+@BUFFERING
+def test_streams_that_cannot_be_written(unbuffered: str) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full on this platform")
+    with open("/dev/full", "wb") as full:
+        process = with_streams(unbuffered, "pick", "cpu=1", out=full, err=subprocess.PIPE)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2, "an answer that nobody got is not a yes, and not a no"
+        assert err.count(b"\n") == 1
+        process = with_streams(unbuffered, "pick", "metal:0=1", out=subprocess.PIPE, err=full)
+        out, _ = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, b"metal:0\n")
+
+
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_closed_streams(closed: str) -> None:
+    for arguments in ("status", "pick metal:0=1 --explain", "pick metal:0=1"):
+        command = f"{sys.executable} -P -m vramsel {arguments} {closed}>&-"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0
+        assert "Traceback" not in done.stderr
+        if closed == "2" and arguments.endswith("=1"):
+            assert done.stdout == "metal:0\n", "a note must not end up among the answers"
+
+
+def test_an_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "watch", interrupted)
+    assert run(capsys, "status") == (130, "", "")
+
+
+class OddNames(Source):
+    name = "a:x: source"
+
+    def sample(self) -> list[Reading]:
+        return [Reading("cpu", 1, 9, device_name="[red]A:100:\n\x1b[31m \u00fcber", reason="two\nlines")]
+
+
+def test_names_are_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(cli, "watch", lambda: watch([OddNames()]))
+    code, out, _ = run(capsys, "status")
+    assert (code, out.count("\n")) == (0, 2)
+    assert "[red]A:100: ?[31m \u00fcber" in out
+    assert "two lines" in out
+    table = cli._rich_table(["name", "reason"], [["[red]A:100:", "m:x:"]])
+    assert "[red]A:100:" in table
+    assert "m:x:" in table
+
+
+def test_names_that_the_terminal_cannot_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "watch", lambda: watch([OddNames()]))
+    buffer = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii", write_through=True))
+    assert cli.main(["status"]) == 0
+    assert b"\\xfcber" in buffer.getvalue()
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80", "110", "200", "0"])
+def test_a_terminal_of_any_width_shows_numbers_whole(columns: str) -> None:
+    output = on_a_terminal(columns, "pick", "metal:0=3GiB", "cpu=12345B", "--explain")
+    for text in (b"metal:0", b"UNKNOWN", b"3.0 GiB", b"COMFORTABLE", b"12.1 KiB"):
+        assert text in output
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_ranks_below_the_pick_is_not_spoken_of(capsys: pytest.CaptureFixture) -> None:
+    assert run(capsys, "pick", "cpu=1", "cuda:0=25GiB") == (0, "cpu\n", "")
+    assert run(capsys, "pick", "metal:0=1") == (0, "metal:0\n", "metal:0: no signal (no source reports it)\n")
+
+
+def test_options_are_not_abbreviated(capsys: pytest.CaptureFixture) -> None:
+    assert run(capsys, "status", "--js")[0] == 2
+    assert run(capsys, "pick", "cpu=1", "--exp")[0] == 2
+
+
+def on_a_terminal(columns: str, *arguments: str) -> bytes:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": columns, "NO_COLOR": ""}
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "vramsel", "status"], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
+        [sys.executable, "-P", "-m", "vramsel", *arguments],
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        env=environment,
     ) as process:
         os.close(theirs)
         output = b""
@@ -259,5 +366,11 @@ def test_a_terminal_gets_a_table() -> None:
             output += chunk
     os.close(ours)
     assert process.returncode == 0
+    return output
+
+
+def test_a_terminal_gets_a_table() -> None:
+    pytest.importorskip("rich", reason="rich (the cli extra) is not installed")
+    output = on_a_terminal("150", "status")
     assert b"host RAM" in output
     assert b"\x1b[1m" in output, "rich prints the header in bold"

@@ -25,6 +25,7 @@ def table() -> vs.MemoryTable:
 CASES = [
     ("cuda:0", 11, FitStatus.WONT_FIT, Reason.EXCEEDS_FREE, 10, 100, 1),
     ("cuda:0", 101, FitStatus.WONT_FIT, Reason.EXCEEDS_TOTAL, 10, 100, 91),
+    ("cuda:0", 100, FitStatus.WONT_FIT, Reason.EXCEEDS_FREE, 10, 100, 90),
     ("cuda:0", 5, FitStatus.TIGHT, Reason.OVER_FRACTION, 10, 100, 0),
     ("cuda:1", 5, FitStatus.COMFORTABLE, Reason.FITS, 50, 100, 0),
     ("cuda:2", 5, FitStatus.UNKNOWN, Reason.NO_SIGNAL, None, None, 0),
@@ -68,3 +69,11 @@ def test_who_said_it_and_when(table: vs.MemoryTable) -> None:
     (verdict,) = explain(table, vs.AlternativeSet([vs.Candidate("cuda:0", 1)])).verdicts
     assert verdict.source == "caller"
     assert 0 <= verdict.age_s < 60
+    table._book.nodes[0].sampled_at -= 100
+    (verdict,) = explain(table, vs.AlternativeSet([vs.Candidate("cuda:0", 1)])).verdicts
+    assert 100 <= verdict.age_s < 160
+
+
+def test_a_missing_total_is_said(table: vs.MemoryTable) -> None:
+    (verdict,) = explain(table, vs.AlternativeSet([vs.Candidate("cpu", 1)])).verdicts
+    assert verdict.detail == "its total is not known"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
 from collections.abc import Iterable
 
 import psutil
@@ -43,13 +46,25 @@ def test_fixed() -> None:
         assert monitor.table.known.tolist() == [True, False]
         assert status(monitor, "cuda:1") == "WONT_FIT"
         assert dict(monitor.errors) == {}
+    assert FixedSource({"cpu": None}).sample().readings == (Reading("cpu"),)
     for bad, error in (
+        ({"cpu": (1,)}, TypeError),
+        ({"cpu": (1, 2, 3)}, TypeError),
+        (None, TypeError),
+        (["cpu"], TypeError),
         ({"cuda:0": (-1, 1)}, ValueError),
         ({"what:0": (1, 1)}, ValueError),
         ({"cpu": (1.5, 1)}, TypeError),
     ):
         with pytest.raises(error):
             FixedSource(bad)
+
+
+def test_fixed_knows_its_backends() -> None:
+    with pytest.raises(TypeError, match="several"):
+        FixedSource({}, enumerated="cuda")
+    with pytest.raises(vs.UnknownBackendError):
+        FixedSource({}, enumerated=["nope"])
 
 
 def test_callback() -> None:
@@ -90,8 +105,18 @@ def test_callback() -> None:
     assert status(monitor, "cuda:9") == "UNKNOWN", "a callback's None is not absence"
 
 
+def test_callback_placements() -> None:
+    for wrong in ("cpu", 3, None):
+        with pytest.raises(TypeError, match="placements"):
+            CallbackSource(lambda b, d: None, wrong)
+    with pytest.raises(TypeError, match="lookup"):
+        CallbackSource(None, ["cpu"])
+
+
 def test_host_is_the_real_memory() -> None:
-    (reading,) = HostSource().sample().readings
+    sample = HostSource().sample()
+    assert sample.enumerated == {"cpu"}
+    (reading,) = sample.readings
     memory = psutil.virtual_memory()
     assert reading.node == "cpu"
     assert reading.total == memory.total
@@ -131,6 +156,173 @@ def test_a_sources_fault_is_its_own() -> None:
     assert monitor.table.free.tolist() == [6, 7, 5]
 
 
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (UnprintableError(), "UnprintableError: a UnprintableError that cannot be printed"),
+        (RuntimeError(), "RuntimeError"),
+        (RuntimeError("\n\n real\ttext \x1b[1m"), "RuntimeError: real text ?[1m"),
+        (KeyError("key"), "KeyError: 'key'"),
+    ],
+)
+def test_every_fault_is_one_line(error: Exception, text: str) -> None:
+    def boom(backend: int, device: int) -> None:
+        if device == 0:
+            raise error
+
+    monitor = vs.watch([Script(error), CallbackSource(boom, ["cuda:0", "cuda:1"])])
+    assert monitor.errors["script"] == text
+    assert node(monitor, "cuda:0").reason == text
+    assert "no runtime" in node(monitor, "cuda:1").reason
+    monitor = vs.watch([Script(Sample((Reading("cpu", reason="a\nb"),), note="c\nd"))])  # type: ignore[arg-type]
+    assert (node(monitor, "cpu").reason, monitor.errors["script"]) == ("a b", "c d")
+
+
+def test_a_readings_fault_is_its_nodes() -> None:
+    good, bad = Reading("cuda:0", 5, 10), Reading("cuda:1", -1, 10)
+    monitor = vs.watch([Script([good, bad], [good, Reading("cuda:1", 5, 10)], [bad, good], [bad, "x", good])])
+    assert monitor.table.nodes == ("cuda:0",)
+    assert monitor.errors["script"] == "ValueError: free of node 'cuda:1' must not be negative, got -1"
+    monitor.refresh()
+    assert (monitor.table.known.tolist(), dict(monitor.errors)) == ([True, True], {})
+    for _ in range(2):
+        monitor.refresh()
+        assert monitor.table.known.tolist() == [True, False]
+        assert "negative" in node(monitor, "cuda:1").reason
+
+
+def test_names_have_one_spelling() -> None:
+    strict = vs.FitPolicy(tight_fraction=0.1)
+    source = Script([Reading("cpu:0", 50, 100)], [Reading("cpu", 40, 100)], name="one")
+    monitor = vs.watch([source, Script([Reading("cpu", 1, 1)], name="two")], policy={"cpu": strict})
+    assert (status(monitor, "cpu"), monitor.table.free.tolist()) == ("TIGHT", [50])
+    assert "reported by source 'one'" in monitor.errors["two"]
+    monitor.refresh()
+    assert monitor.table.free.tolist() == [40]
+
+
+def test_a_device_that_leaves_a_complete_enumeration_is_gone() -> None:
+    cuda = frozenset({"cuda"})
+    both = (Reading("cuda:0", 50, 100), Reading("cuda:1", 50, 100))
+    source = Script(
+        Sample(both, cuda),
+        Sample(both[:1], cuda),
+        Sample((), cuda, "no device"),
+        Sample((both[0], Reading("cuda:1", reason="no context")), cuda),
+        Sample(both[:1]),
+    )
+    monitor = vs.watch([source])
+    seen = []
+    for _ in range(5):
+        seen.append((status(monitor, "cuda:0"), status(monitor, "cuda:1")))
+        monitor.refresh()
+    assert seen == [
+        ("COMFORTABLE", "COMFORTABLE"),
+        ("COMFORTABLE", "WONT_FIT"),
+        ("WONT_FIT", "WONT_FIT"),
+        ("COMFORTABLE", "UNKNOWN"),  # it is back, though without a number
+        ("COMFORTABLE", "UNKNOWN"),  # not a complete sample: who knows
+    ]
+
+
+def test_age_runs_from_when_the_sample_began() -> None:
+    times = []
+
+    class Clock(Source):
+        name = "clock"
+
+        def sample(self) -> list[Reading]:
+            times.append(time.monotonic())
+            return [Reading("cpu", 1, 9), Reading("cuda:0"), Reading("cuda:1", lost=True)]
+
+    before = time.monotonic()
+    monitor = vs.watch([Clock()])
+    for name in monitor.table.nodes:
+        assert before <= node(monitor, name).sampled_at <= times[0]
+
+
+def test_refreshing_from_several_threads() -> None:
+    """Turns are taken: no error, and never an older number after a newer one."""
+    count = itertools.count(1)
+
+    class Counting(Source):
+        name = "counting"
+
+        def sample(self) -> list[Reading]:
+            number = next(count)
+            return [Reading(f"cuda:{i}", number, 10**9) for i in range(number % 50)]
+
+    monitor = vs.watch([Counting(), FixedSource({"cpu": (5, 10)})])
+    raised: list[BaseException] = []
+    free: list[int] = []
+
+    def work() -> None:
+        try:
+            for _ in range(100):
+                monitor.refresh()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        free.append(int(monitor.table.free[0]))
+    for thread in threads:
+        thread.join()
+    assert raised == []
+    assert dict(monitor.errors) == {}
+    numbers = [number for number in free if number]  # 0: not in that sample, so unknown
+    assert numbers == sorted(numbers)
+
+
+def test_a_source_that_reaches_for_its_monitor() -> None:
+    class Meddler(Source):
+        name = "meddler"
+        monitor: vs.Monitor | None = None
+
+        def sample(self) -> list[Reading]:
+            if self.monitor is not None:
+                getattr(self.monitor, self.act)()
+            return [Reading("cuda:0", 5, 10)]
+
+    source = Meddler()
+    monitor = vs.watch([source, FixedSource({"cpu": (5, 10)})])
+    source.monitor = monitor
+    for source.act in ("refresh", "close"):
+        monitor.refresh()
+        assert "must not" in monitor.errors["meddler"]
+        assert status(monitor, "cpu") == "COMFORTABLE"
+
+
+def test_nothing_is_published_after_closing() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(Source):
+        name = "slow"
+
+        def sample(self) -> list[Reading]:
+            if entered.is_set():
+                leave.wait(10)
+            entered.set()
+            return [Reading("cpu", 5, 10)]
+
+    monitor = vs.watch([Slow()])
+    refreshing = threading.Thread(target=monitor.refresh)
+    closing = threading.Thread(target=monitor.close)
+    refreshing.start()
+    closing.start()
+    leave.set()
+    for thread in (refreshing, closing):
+        thread.join()
+    assert monitor.table.known.tolist() == [False]
+
+
 def test_interrupts_are_not_faults() -> None:
     with pytest.raises(KeyboardInterrupt):
         vs.watch([Script(KeyboardInterrupt())])
@@ -153,6 +345,7 @@ def test_interrupts_are_not_faults() -> None:
 def test_a_source_that_talks_nonsense(sample: object, words: str) -> None:
     monitor = vs.watch([FixedSource({"cpu": (5, 10)}), Script(sample)])
     assert words in monitor.errors["script"]
+    assert "\n" not in monitor.errors["script"]
     assert monitor.table.free.tolist()[0] == 5
     assert status(monitor, "cpu") == "COMFORTABLE"
 
@@ -166,10 +359,15 @@ def test_readings_are_judged() -> None:
         Reading("cuda:4", 34, 32),
         Reading("cuda:5", 35, 32),
         Reading("cuda:6", 5, None),
+        Reading("cuda:7", 255, 240),
+        Reading("cuda:8", 256, 240),
+        Reading("cuda:9", "1KiB", "1 MiB"),
+        Reading("cuda:10", 0, 0, reason="asleep"),
     ]
     monitor = vs.watch([Script(readings)])
-    assert monitor.table.known.tolist() == [False, True, False, True, True, False, True]
-    assert monitor.table.free.tolist() == [0, 16, 0, 0, 32, 0, 5]
+    assert monitor.table.known.tolist() == [False, True, False, True, True, False, True, True, False, True, False]
+    assert monitor.table.free.tolist() == [0, 16, 0, 0, 32, 0, 5, 240, 0, 1024, 0]
+    assert node(monitor, "cuda:10").reason == "asleep"
     assert "discarded" in node(monitor, "cuda:0").reason
     assert "0 of 0" in node(monitor, "cuda:2").reason
 
@@ -209,12 +407,15 @@ def test_closing() -> None:
     monitor.close()
     with pytest.raises(RuntimeError, match="closed"):
         monitor.refresh()
+    with pytest.raises(RuntimeError, match="closed"), monitor:
+        pass
     assert "closed" in repr(monitor)
 
 
 def test_two_sources_of_one_name() -> None:
-    monitor = vs.watch([Script(OSError("a")), Script(OSError("b")), Script(OSError("c"), name="other")])
-    assert dict(monitor.errors) == {"script": "OSError: a", "script#2": "OSError: b", "other": "OSError: c"}
+    names = ["x", "x#2", "x", "y"]
+    monitor = vs.watch([Script(OSError(str(i)), name=name) for i, name in enumerate(names)])
+    assert dict(monitor.errors) == {"x": "OSError: 0", "x#2": "OSError: 1", "x#3": "OSError: 2", "y": "OSError: 3"}
 
 
 def test_what_is_no_source() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis (the test extra) is not installed")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from implementations import as_type, core, reference
