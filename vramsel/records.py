@@ -5,16 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _core
 from ._core import CANDIDATE_DTYPE, AlternativeSet
 from .errors import shown
 from .placement import Placement, PlacementLike
 from .units import MAX_BYTES, as_bytes, format_bytes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
     "CANDIDATE_DTYPE",

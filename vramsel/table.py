@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _core
 from .errors import UnknownNodeError, UnknownPlacementError, shown
@@ -16,6 +15,9 @@ from .locks import Locked
 from .placement import Placement, PlacementLike, backend_code, backend_name, register_backend
 from .records import as_u64, refuse_mask
 from .units import MAX_BYTES, as_bytes, format_bytes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["MemoryTable", "NodeLike", "as_pair", "as_reading", "node_name"]
 
