@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import subprocess
 import sys
 
@@ -346,6 +345,7 @@ def test_options_are_not_abbreviated(capsys: pytest.CaptureFixture) -> None:
 
 
 def on_a_terminal(columns: str, *arguments: str) -> bytes:
+    pty = pytest.importorskip("pty", reason="no pseudo-terminals on this platform")
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": columns, "NO_COLOR": ""}
     with subprocess.Popen(

@@ -459,7 +459,19 @@ cdef class Table:
         return vs_pick_index(vs_pick(self.table.view, rows, count, NULL))
 
     def select_sized(self, candidates, nbytes, /):
-        """As `select`, with one size, in bytes, for every candidate: one known only at dispatch.
+        """As `select`, with one size for every candidate: one that is known only at dispatch.
+
+        Parameters
+        ----------
+        candidates : AlternativeSet or numpy.ndarray
+            As for `select`; their own sizes are not looked at.
+        nbytes : int
+            Bytes.
+
+        Returns
+        -------
+        int or None
+            As `select`.
 
         Raises
         ------
@@ -475,7 +487,17 @@ cdef class Table:
         return vs_pick_index(vs_pick(self.table.view, rows, count, &size))
 
     def select_fit(self, candidates, /):
-        """As `select`, but None also when nothing fits."""
+        """As `select`, but None also when nothing fits.
+
+        Returns
+        -------
+        int or None
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `select`.
+        """
         cdef const vs_record* rows
         cdef Py_ssize_t count
         cdef object _owner = as_rows(candidates, &rows, &count)

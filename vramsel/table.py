@@ -169,10 +169,18 @@ class MemoryTable(_core.Table):
     def map(self, placement: PlacementLike, node: NodeLike) -> None:
         """List a placement on a node, or move a listed one there; its idle bytes stay its own.
 
+        Parameters
+        ----------
+        placement : str, Placement or pair
+        node : str or Placement
+            Name of the node.
+
         Raises
         ------
         UnknownNodeError
             If the table has no such node.
+        UnknownBackendError, TypeError, ValueError
+            If `placement` is none.
         """
         place = Placement(placement)
         with self._book.lock:
@@ -185,10 +193,18 @@ class MemoryTable(_core.Table):
 
         Only this placement may count them.
 
+        Parameters
+        ----------
+        placement : str, Placement or pair
+        nbytes : int
+            Bytes.
+
         Raises
         ------
         UnknownPlacementError
             If the table does not list the placement.
+        UnknownBackendError, TypeError, ValueError
+            If `placement` is none, or `nbytes` is not a byte count.
         """
         place = Placement(placement)
         idle = as_bytes(nbytes, f"idle bytes of {str(place)!r}")
@@ -199,7 +215,15 @@ class MemoryTable(_core.Table):
             self._book.idle[place] = idle
 
     def set_policy(self, node: NodeLike, policy: FitPolicy) -> None:
-        """Change what is called tight on a node, and its headroom."""
+        """Change what is called tight on a node, and its headroom.
+
+        Raises
+        ------
+        UnknownNodeError
+            If the table has no such node.
+        TypeError
+            If `policy` is not a `FitPolicy`.
+        """
         policy = _as_policy(policy, None)
         with self._book.lock:
             index = self._node_index(node)
@@ -225,7 +249,14 @@ class MemoryTable(_core.Table):
     # -- readings -----------------------------------------------------------------------------
 
     def update(self, node: NodeLike, free: int | None, total: int | None) -> None:
-        """Publish a reading taken now; None is unknown, and so is the pair 0/0. Revives a lost node.
+        """Publish a reading taken now. Revives a lost node.
+
+        Parameters
+        ----------
+        node : str or Placement
+            Name of the node.
+        free, total : int or None
+            Bytes; None is unknown, and so is the pair 0/0, which comes from a source that cannot tell.
 
         Raises
         ------
@@ -264,12 +295,24 @@ class MemoryTable(_core.Table):
                 _note(node, "caller", now, None)
 
     def mark_unknown(self, node: NodeLike) -> None:
-        """Forget the numbers of a node: its candidates are UNKNOWN until the next reading."""
+        """Forget the numbers of a node: its candidates are UNKNOWN until the next reading.
+
+        Raises
+        ------
+        UnknownNodeError
+            If the table has no such node.
+        """
         with self._book.lock:
             self._publish(self._node_index(node), 0, 0, False)
 
     def mark_lost(self, node: NodeLike) -> None:
-        """Exclude a node: its candidates are WONT_FIT, and never the fallback while others exist."""
+        """Exclude a node: its candidates are WONT_FIT, and never the fallback while others exist.
+
+        Raises
+        ------
+        UnknownNodeError
+            If the table has no such node.
+        """
         with self._book.lock:
             self._publish_lost(self._node_index(node))
 
@@ -282,6 +325,16 @@ class MemoryTable(_core.Table):
 
     def would_fit(self, placement: PlacementLike, nbytes: int) -> FitStatus:
         """How well `nbytes` bytes fit the memory of a placement.
+
+        Parameters
+        ----------
+        placement : str, Placement or pair
+        nbytes : int
+            Bytes.
+
+        Returns
+        -------
+        FitStatus
 
         Raises
         ------
