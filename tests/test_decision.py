@@ -274,9 +274,23 @@ def test_an_out_that_lies_about_its_shape() -> None:
     class Liar(np.ndarray):
         shape = (1000,)  # type: ignore[assignment]
 
+        ndim = 1  # type: ignore[assignment]
+        size = 1000  # type: ignore[assignment]
+
+        def view(self, *_: object) -> np.ndarray:  # type: ignore[override]
+            return np.zeros(1000, dtype=self.dtype)
+
     rows = np.tile(vs.candidates([("cpu", 1)]), 1000)
-    with pytest.raises(ValueError, match="shape"):
-        vs.MemoryTable().classify(rows, out=np.zeros(2, dtype=np.uint8).view(Liar))
+    table = vs.MemoryTable({"cpu": (1, 1)})
+    short = np.zeros(2, dtype=np.uint64).view(np.ndarray)
+    for call in (
+        lambda: table.classify(rows, out=np.ndarray.view(np.zeros(2, dtype=np.uint8), Liar)),
+        lambda: table.classify(rows, np.ndarray.view(short, Liar)),
+        lambda: table.select_many(rows, np.ndarray.view(np.array(0), Liar)),
+        lambda: table.update_all(np.ndarray.view(short, Liar), [1]),
+    ):
+        with pytest.raises(ValueError, match="shape"):
+            call()
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "cuda:0", [("cuda:0", 1)], {}, (), np.zeros(3), object()])

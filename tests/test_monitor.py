@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 import vramsel as vs
+from vramsel.decision import explain
 from vramsel.sources import CallbackSource, FixedSource, HostSource, Reading, Sample, Source
 
 GIB = 1 << 30
@@ -95,7 +96,7 @@ def test_callback() -> None:
     assert "no runtime" in reasons[1]
     assert reasons[2] == "OSError: no answer"
     assert "cannot tell" in reasons[3]
-    assert "available_bytes" in reasons[4]
+    assert "free of node" in reasons[4]
     assert reasons[5].startswith("KeyError")
     assert Runtime.asked == 1
     monitor.table.select(vs.AlternativeSet([vs.Candidate("cuda:0", 1)]))
@@ -186,7 +187,8 @@ def test_every_fault_is_one_line(error: Exception, text: str) -> None:
 def test_a_readings_fault_is_its_nodes() -> None:
     good, bad = Reading("cuda:0", 5, 10), Reading("cuda:1", -1, 10)
     monitor = vs.watch([Script([good, bad], [good, Reading("cuda:1", 5, 10)], [bad, good], [bad, "x", good])])
-    assert monitor.table.nodes == ("cuda:0",)
+    assert monitor.table.nodes == ("cuda:0", "cuda:1"), "the device is there, whatever its numbers"
+    assert (status(monitor, "cuda:0"), status(monitor, "cuda:1")) == ("COMFORTABLE", "UNKNOWN")
     assert monitor.errors["script"] == "ValueError: free of node 'cuda:1' must not be negative, got -1"
     monitor.refresh()
     assert (monitor.table.known.tolist(), dict(monitor.errors)) == ([True, True], {})
@@ -194,6 +196,75 @@ def test_a_readings_fault_is_its_nodes() -> None:
         monitor.refresh()
         assert monitor.table.known.tolist() == [True, False]
         assert "negative" in node(monitor, "cuda:1").reason
+
+
+class Hostile:
+    def __index__(self) -> int:
+        raise RuntimeError("no number")
+
+
+def test_no_bad_reading_leaves_an_old_number() -> None:
+    cuda = frozenset({"cuda"})
+    good, bad = Reading("cuda:0", 5, 10), Reading("cuda:0", Hostile(), 10)  # type: ignore[arg-type]
+    monitor = vs.watch([Script([good], [bad], Sample((), cuda), Sample((bad,), cuda))])
+    seen = []
+    for _ in range(4):
+        seen.append(status(monitor, "cuda:0"))
+        monitor.refresh()
+    assert seen == ["COMFORTABLE", "UNKNOWN", "WONT_FIT", "UNKNOWN"]
+    assert status(vs.watch([Script(Sample((bad,), cuda))]), "cuda:0") == "UNKNOWN", "listed, so not absent"
+
+
+def boom() -> Iterable[Reading]:
+    yield Reading("cuda:0", 5, 10)
+    raise OSError("half way")
+
+
+@pytest.mark.parametrize("readings", [boom(), None, 3])
+def test_readings_that_cannot_be_listed(readings: object) -> None:
+    monitor = vs.watch([Script(Sample(readings)), FixedSource({"cpu": (5, 10)})])  # type: ignore[arg-type]
+    assert "script" in monitor.errors
+    assert monitor.table.nodes == ("cpu",)
+
+
+def test_what_the_caller_maps_does_not_hide_that_a_device_is_gone() -> None:
+    cuda = frozenset({"cuda"})
+    monitor = vs.watch([Script(Sample((Reading("cuda:0", 50, 100), Reading("gpu", 5, 9, ()))), Sample((), cuda))])
+    monitor.table.map("torch:0", "cuda:0")
+    monitor.refresh()
+    assert (status(monitor, "cuda:0"), status(monitor, "torch:0")) == ("WONT_FIT", "WONT_FIT")
+    assert monitor.table._columns()[3].tolist() == [True, False], "a node without placements is merely unknown"
+
+
+def test_notes_are_those_of_the_last_refresh() -> None:
+    class Flaky(Script):
+        backends = ("cuda",)
+
+    def why() -> str | None:
+        (verdict,) = explain(monitor.table, vs.AlternativeSet([vs.Candidate("cuda:0", 1)])).verdicts
+        return verdict.detail
+
+    healthy = Flaky([], name="healthy")
+    monitor = vs.watch([Flaky(OSError("no answer"), []), healthy])
+    assert why() == "OSError: no answer", "a healthy source of the same backend does not silence it"
+    monitor.refresh()
+    assert why() is None
+
+
+def test_new_devices_appear_with_their_numbers() -> None:
+    """A select during a refresh never meets a device that is listed and not yet measured."""
+    cuda = frozenset({"cuda"})
+    full = tuple(Reading(f"cuda:{i}", 0, 100) for i in range(300))
+    alternatives = vs.AlternativeSet([vs.Candidate("cuda:299", 10), vs.Candidate("cpu", 10)])
+    for _ in range(5):
+        monitor = vs.watch([FixedSource({"cpu": (90, 100)}), Script(Sample((), cuda), Sample(full, cuda))])
+        thread = threading.Thread(target=monitor.refresh)
+        thread.start()
+        picks = set()
+        while thread.is_alive():
+            picks.add(monitor.table.select(alternatives))
+        thread.join()
+        assert picks <= {1}
 
 
 def test_names_have_one_spelling() -> None:
@@ -305,17 +376,20 @@ def test_nothing_is_published_after_closing() -> None:
 
     class Slow(Source):
         name = "slow"
+        first = True
 
         def sample(self) -> list[Reading]:
-            if entered.is_set():
+            if not self.first:
+                entered.set()
                 leave.wait(10)
-            entered.set()
+            self.first = False
             return [Reading("cpu", 5, 10)]
 
     monitor = vs.watch([Slow()])
     refreshing = threading.Thread(target=monitor.refresh)
     closing = threading.Thread(target=monitor.close)
     refreshing.start()
+    assert entered.wait(10)
     closing.start()
     leave.set()
     for thread in (refreshing, closing):

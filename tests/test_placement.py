@@ -226,6 +226,7 @@ def test_alternative_set_from_array() -> None:
     assert half == vs.AlternativeSet.from_array(rows) != strange
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_nobody_can_change_a_set() -> None:
     """The core reads the rows without a check, so they must stay where and what they are."""
     alternatives = vs.AlternativeSet([vs.Candidate("cuda:0", i) for i in range(200)])

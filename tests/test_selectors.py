@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 
+import numpy as np
 import pytest
 
 import vramsel as vs
@@ -85,7 +86,7 @@ def test_an_overridden_would_fit_is_honoured() -> None:
     assert select(Stubborn(2), Stubborn(1), Stubborn(2)) == 1
 
 
-@pytest.mark.parametrize("status", [None, "tight", 7, 1.5, 1.0, True, False])
+@pytest.mark.parametrize("status", [None, "tight", 7, 1.5, 1.0, True, False, np.True_, np.float32(1), 1 + 0j])
 def test_a_would_fit_without_a_status(status: object) -> None:
     with pytest.raises(TypeError, match="FitStatus"):
         select(Stubborn(status), Stubborn(C), Stubborn(C))

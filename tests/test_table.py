@@ -228,6 +228,27 @@ sys.stdout.buffer.write(pickle.dumps(pickle.loads(pickle.dumps(t))))
     assert table.would_fit("closed-one:0", 0) is vs.FitStatus.WONT_FIT
 
 
+class Counting(vs.MemoryTable):
+    """Overrides what unpickling must not call, and keeps state in slots."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        super().__init__({"cuda:0": (1, 2)})
+        self.calls = 0
+        self.close_backend("cuda")
+
+    def close_backend(self, backend: str) -> None:
+        super().close_backend(backend)
+        self.calls += 1
+
+
+def test_subclasses_that_override_and_have_slots() -> None:
+    for twin in (copy.copy(Counting()), pickle.loads(pickle.dumps(Counting()))):
+        assert twin.calls == 1
+        assert twin.would_fit("cuda:1", 1) is vs.FitStatus.WONT_FIT
+
+
 class Named(vs.MemoryTable):
     def __init__(self, owner: str) -> None:
         super().__init__({"cpu": (0, None)})
@@ -370,6 +391,59 @@ print(os.waitstatus_to_exitcode(status))
     command = [sys.executable, "-P", "-W", "ignore", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "2\n"
+
+
+def test_forks_in_the_middle_of_things() -> None:
+    """Forks while threads add nodes, register backends and refresh: each child finds all of it whole."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork on this platform")
+    script = """
+import itertools, os, threading, time, vramsel as vs
+from vramsel.sources import Reading, Source
+class Slow(Source):
+    name = "slow"
+    def sample(self):
+        time.sleep(0.002)
+        return [Reading("cpu", 90, 100)]
+table, monitor, stop = vs.MemoryTable(), vs.watch([Slow()]), threading.Event()
+numbers = itertools.count()
+def add():
+    while not stop.wait(0.0001):
+        table.add_node(f"cuda:{next(numbers)}", 90, 100)
+def register():
+    while not stop.wait(0.0001):
+        vs.register_backend(f"b-{next(numbers)}")
+def refresh():
+    while not stop.is_set():
+        monitor.refresh()
+threads = [threading.Thread(target=work) for work in (add, register, refresh)]
+for thread in threads:
+    thread.start()
+codes = set()
+for i in range(40):
+    child = os.fork()
+    if child == 0:
+        try:
+            assert len(table.nodes) == len(table.free)
+            assert table.known.all()
+            table.add_node("metal:0", 1, 1)
+            vs.register_backend("in-the-child")
+            monitor.refresh()
+            monitor.close()
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+for thread in threads:
+    thread.join()
+print(codes)
+"""
+    command = [sys.executable, "-P", "-W", "ignore", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("{0}\n", "")
 
 
 def test_views_that_are_replaced_stay_few() -> None:

@@ -100,6 +100,11 @@ def test_sizes_do_not_depend_on_the_decimal_context() -> None:
         parse_bytes(None)
 
 
+def test_letters_of_other_alphabets_are_not_ours() -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        parse_bytes("1\u212aiB")  # the Kelvin sign, which lower() makes a k
+
+
 def test_as_bytes() -> None:
     assert as_bytes(5, "x") == 5
     assert as_bytes(np.uint64(MAX_BYTES), "x") == MAX_BYTES

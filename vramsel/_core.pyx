@@ -12,8 +12,8 @@ from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from numpy cimport (
-    PyArray_DATA, PyArray_DESCR, PyArray_DIM, PyArray_IS_C_CONTIGUOUS, PyArray_ISCARRAY, PyArray_NDIM, dtype,
-    import_array, ndarray,
+    PyArray_DATA, PyArray_DESCR, PyArray_DIM, PyArray_IS_C_CONTIGUOUS, PyArray_ISCARRAY, PyArray_NDIM,
+    PyArray_SIZE, dtype, import_array, ndarray,
 )
 
 import operator
@@ -57,6 +57,7 @@ cdef extern from "state.h" nogil:
     vs_place* vs_place_of(vs_table* table, uint16_t backend, uint16_t device)
     void vs_set_policy(vs_table* table, uint32_t node, double fraction, uint64_t margin, uint64_t headroom)
     void vs_set_reading(vs_node* node, uint64_t free_bytes, uint64_t total, bint known)
+    void vs_publish_place(vs_table* table, const vs_place* place)
     void vs_publish_node(vs_table* table, uint32_t node)
     void vs_publish_all(vs_table* table)
 
@@ -149,6 +150,16 @@ def as_output(out, Py_ssize_t count, wanted, what, inputs):
         What to call it in an error.
     inputs : tuple
         Arrays that `out` must not overlap; anything else in it is ignored.
+
+    Returns
+    -------
+    numpy.ndarray
+        `out` itself where it was given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `out` is no array of that dtype and shape, cannot be written to as it is, or overlaps.
     """
     if out is None:
         return np.empty(count, dtype=wanted)
@@ -156,7 +167,7 @@ def as_output(out, Py_ssize_t count, wanted, what, inputs):
         raise TypeError(f"{what} must be a numpy array, not {type(out).__name__}")
     _refuse_mask(out, what)
     # A subclass can say what it likes of itself; what is written to is the array below it.
-    cdef ndarray array = out.view(ndarray) if type(out) is not ndarray else out
+    cdef ndarray array = np.asarray(out)
     if array.dtype != wanted:
         raise TypeError(f"{what} must have dtype {wanted}, not {array.dtype}")
     if PyArray_NDIM(array) != 1 or PyArray_DIM(array, 0) != count:
@@ -174,7 +185,10 @@ def as_sets(Py_ssize_t count, offsets, set_size):
     if (offsets is None) == (set_size is None):
         raise TypeError("select_many takes either offsets or set_size")
     if offsets is None:
-        each = operator.index(set_size)
+        try:
+            each = operator.index(set_size)
+        except TypeError:
+            raise TypeError(f"set_size must be an integer, not {type(set_size).__name__}") from None
         if not 1 <= each <= 0x7FFFFFFF:
             raise ValueError("set_size must be within 1..2^31-1")
         if count % each:
@@ -204,6 +218,14 @@ cdef object candidate_at(AlternativeSet alternatives, Py_ssize_t index):
         candidate = _Candidate((row.backend, row.device), row.bytes_moved, kernel=row.kernel)
         alternatives.cells[index] = candidate
     return candidate
+
+
+cdef str shown_at(AlternativeSet alternatives, Py_ssize_t index):
+    cdef const vs_record* row = &alternatives.rows[index]
+    try:
+        return repr(candidate_at(alternatives, index))
+    except ValueError:                  # its backend is not registered in this process
+        return f"({row.backend}, {row.device}) {row.bytes_moved}"
 
 
 cdef list payloads(AlternativeSet alternatives):
@@ -303,11 +325,7 @@ cdef class AlternativeSet:
         return hash(self.memory)
 
     def __repr__(self):
-        cells = [
-            f"({self.rows[i].backend}, {self.rows[i].device}) {self.rows[i].bytes_moved}" if cell is None else repr(cell)
-            for i, cell in enumerate(self.cells)
-        ]
-        return f"AlternativeSet([{', '.join(cells)}])"
+        return f"AlternativeSet([{', '.join([shown_at(self, i) for i in range(self.count)])}])"
 
     def __reduce__(self):
         return AlternativeSet, (self.alternatives,)
@@ -336,11 +354,19 @@ cdef class Table:
 
     # -- writing ------------------------------------------------------------------------------
 
-    def _add_node(self):
-        """Add a node of which nothing is known; returns its index."""
+    def _add_node(
+        self, double fraction, uint64_t margin, uint64_t headroom, uint64_t free_bytes, uint64_t total, bint known,
+        bint lost
+    ):
+        """Add a node, whole in one step; returns its index."""
         if vs_add_node(self.table):
             raise MemoryError
-        return self.table.node_count - 1
+        cdef uint32_t index = self.table.node_count - 1
+        vs_set_policy(self.table, index, fraction, margin, headroom)
+        vs_set_reading(&self.table.nodes[index], free_bytes, total, known)
+        if lost:
+            self.table.nodes[index].state = VS_NODE_LOST
+        return index
 
     def _set_policy(self, index, double fraction, uint64_t margin, uint64_t headroom):
         vs_set_policy(self.table, checked(self.table, index), fraction, margin, headroom)
@@ -352,8 +378,8 @@ cdef class Table:
 
     def _update_all(self, ndarray free_bytes not None, ndarray total not None, ndarray known not None):
         """Contiguous uint64, uint64 and bool, one per node."""
-        for column, size in ((free_bytes, 8), (total, 8), (known, 1)):
-            if column.nbytes != size * self.table.node_count:
+        for column in (free_bytes, total, known):
+            if PyArray_SIZE(column) != self.table.node_count:
                 raise ValueError(f"the table has {self.table.node_count} nodes now; the readings are of another number")
         cdef const uint64_t* f = <const uint64_t*>PyArray_DATA(free_bytes)
         cdef const uint64_t* t = <const uint64_t*>PyArray_DATA(total)
@@ -379,7 +405,8 @@ cdef class Table:
         if not place:
             raise LookupError(f"no placement ({backend}, {device})")
         place.idle = idle
-        vs_publish_all(self.table)
+        vs_publish_place(self.table, place)
+        self.table.version += 1
 
     def _close(self, uint16_t backend):
         """From now on, devices of this backend that are not listed are absent."""

@@ -78,8 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print(stream: TextIO | None, text: str) -> None:
     """Write a text whole, or raise OSError; a reader that has left is none of our business."""
-    if stream is None or not text:
+    if not text:
         return
+    if stream is None or stream.closed:
+        if stream is sys.stderr:
+            return
+        raise OSError("standard output is closed")
     try:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names come in every script
@@ -87,8 +91,8 @@ def _print(stream: TextIO | None, text: str) -> None:
         stream.flush()
     except OSError as error:
         # What is left in the buffer must not fail once more at exit.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), stream.fileno())
         if stream is sys.stdout and not isinstance(error, BrokenPipeError):
             raise
 
@@ -160,19 +164,16 @@ def _status(options: argparse.Namespace) -> Answer:
 def _node_rows(table: MemoryTable) -> list[dict[str, Any]]:
     """The documented JSON form of every node."""
     book = table._book
+    now = time.monotonic()
     with book.lock:
         columns = [column.tolist() for column in table._columns()]
-    now = time.monotonic()
-    placements: list[list[str]] = [[] for _ in book.nodes]
-    for placement, index in book.placements.items():
-        placements[index].append(str(placement))
-    rows = []
-    for index, node in enumerate(book.nodes):
-        free, total, known, lost = (column[index] for column in columns)
-        rows.append(
+        placements: list[list[str]] = [[] for _ in book.nodes]
+        for placement, index in book.placements.items():
+            placements[index].append(str(placement))
+        return [
             {
                 "node": node.name,
-                "placements": placements[index],
+                "placements": lives,
                 "name": node.device_name,
                 "uuid": node.uuid,
                 "state": "ok" if known else "lost" if lost else "unknown",
@@ -183,8 +184,8 @@ def _node_rows(table: MemoryTable) -> list[dict[str, Any]]:
                 "age_s": None if node.sampled_at is None else max(now - node.sampled_at, 0.0),
                 "reason": node.reason,
             }
-        )
-    return rows
+            for node, lives, free, total, known, lost in zip(book.nodes, placements, *columns, strict=True)
+        ]
 
 
 # -- pick -----------------------------------------------------------------------------------------

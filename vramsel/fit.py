@@ -123,7 +123,7 @@ def would_fit(
     Raises
     ------
     TypeError, ValueError
-        If a byte count is not an integer in 0..2^64-1.
+        If a byte count is not an integer in 0..2^64-1, or `policy` is no `FitPolicy`.
     """
     if not isinstance(policy, FitPolicy):
         raise TypeError(f"policy must be a FitPolicy, not {type(policy).__name__}")

@@ -10,9 +10,9 @@ from types import MappingProxyType, TracebackType
 from .errors import described, one_line, shown
 from .fit import FitPolicy
 from .locks import Locked
-from .placement import backend_code
+from .placement import Placement, backend_code
 from .sources.base import Reading, Sample, Source
-from .table import MemoryTable, as_reading, node_name
+from .table import MemoryTable, Node, as_reading, node_name, own_placement
 
 __all__ = ["Monitor", "Policies", "watch"]
 
@@ -65,6 +65,8 @@ class Monitor(Locked):
         The table that it fills; usable at once, and the same one for the monitor's life.
     """
 
+    held_at_fork = False  # a source may take its time
+
     def __init__(self, sources: Iterable[Source], *, policy: Policies = None) -> None:
         if isinstance(sources, Source) or not isinstance(sources, Iterable):
             raise TypeError(f"sources must be several Sources, as in [HostSource()], not a {type(sources).__name__}")
@@ -72,8 +74,6 @@ class Monitor(Locked):
         for source in self._sources:
             if not isinstance(source, Source):
                 raise TypeError(f"a source must derive from vramsel.sources.Source, not be a {type(source).__name__}")
-            for backend in source.backends:
-                backend_code(backend)
             if not isinstance(source.name, str):
                 raise TypeError(f"the name of a {type(source).__name__} must be a string, not {shown(source.name)}")
         if policy is not None and not isinstance(policy, (FitPolicy, Mapping)):
@@ -84,15 +84,22 @@ class Monitor(Locked):
                 if not isinstance(own, FitPolicy):
                     raise TypeError(f"policy of node {shown(node)} must be a FitPolicy, not {type(own).__name__}")
                 self._policies[node_name(node)] = own
+        self._covers = [tuple(backend_code(backend) for backend in source.backends) for source in self._sources]
         super().__init__()  # a refresh holds the lock, so that an older one never overwrites a newer
         self._busy = False
         self._closed = False
         self._owner: dict[str, Source] = {}  # node name -> the source that reports it
+        self._backends: dict[str, frozenset[int]] = {}  # node name -> those of the placements it came with
         self._gone: set[str] = set()  # nodes that a complete enumeration did not list any more
         self._labels = _distinct([source.name for source in self._sources])
         self._errors: dict[str, str] = {}
         self.table = MemoryTable(policy=policy if isinstance(policy, FitPolicy) else None)
         self.refresh()
+
+    def renew(self) -> None:
+        """Start anew in a forked child: a refresh that another thread was in does not go on there."""
+        super().renew()
+        self._busy = False
 
     @property
     def errors(self) -> Mapping[str, str]:
@@ -113,16 +120,15 @@ class Monitor(Locked):
         with self._turn():
             if self._closed:
                 raise RuntimeError("this monitor is closed; vramsel.watch() starts another")
-            for source, label in zip(self._sources, self._labels, strict=True):
+            notes: dict[int, str] = {}
+            for source, label, backends in zip(self._sources, self._labels, self._covers, strict=True):
                 note = self._sample(source)
-                backends = self.table._book.notes
                 if note is None:
                     self._errors.pop(label, None)
-                    for backend in source.backends:
-                        backends.pop(backend_code(backend), None)
                 else:
                     self._errors[label] = note
-                    backends |= {backend_code(backend): note for backend in source.backends}
+                    notes.update(dict.fromkeys(backends, note))
+            self.table._book.notes = notes
 
     def close(self) -> None:
         """Stop: the monitor's nodes become unknown. Closing twice is harmless.
@@ -170,6 +176,7 @@ class Monitor(Locked):
             sample = source.sample()
             if not isinstance(sample, Sample):
                 sample = Sample(tuple(sample))
+            readings = tuple(sample.readings)
             enumerated = {backend_code(backend): backend for backend in sample.enumerated}
             note = None if sample.note is None else one_line(sample.note)
         except Exception as error:  # whatever a source gets wrong is its own affair, and is kept
@@ -178,7 +185,7 @@ class Monitor(Locked):
                 self._forget(node, fault)
             return fault
         seen: set[str] = set()
-        for reading in sample.readings:
+        for reading in readings:
             try:
                 self._publish(source, reading, began, seen)
             except Exception as error:  # a reading's fault is its node's
@@ -200,43 +207,59 @@ class Monitor(Locked):
             raise ValueError(f"node {name!r} is reported by source {owner.name!r} already")
         if name in seen:
             raise ValueError(f"node {name!r} is in one sample twice")
-        if name in self._owner:
-            seen.add(name)
+        seen.add(name)
+        back = name in self._gone
+        self._gone.discard(name)
+        fault: Exception | None = None
         try:
             reading = reading.checked()
             free, total, known = as_reading(name, reading.free, reading.total)
-        except (TypeError, ValueError) as error:
-            if name in self._owner:
-                self._forget(name, described(error))
-            raise
-        if name not in self._owner:
-            table.add_node(name, policy=self._policies.get(name), placements=reading.placements)
-            self._owner[name] = source
-            seen.add(name)
-        back = name in self._gone
-        self._gone.discard(name)
-        reason = None if reading.reason is None else one_line(reading.reason)
+            reason = None if reading.reason is None else one_line(reading.reason)
+        except Exception as error:  # the node is there, whatever is wrong with its numbers
+            fault, free, total, known, reason = error, 0, 0, False, described(error)
         with table._book.lock:
-            index = table._node_index(name)
-            node = table._book.nodes[index]
-            node.device_name = None if reading.device_name is None else one_line(reading.device_name)
-            node.uuid = reading.uuid
-            if reading.lost:
-                table._publish_lost(index, source=source.name, at=began, reason=reason)
-            elif known or back or not self._lost(index):  # lost is lost: only a number brings a device back
-                table._publish(index, free, total, known, source=source.name, at=began, reason=reason)
+            if name not in self._owner:
+                self._add(source, name, reading, (free, total, known), began, reason)
+            else:
+                index = table._node_index(name)
+                if reading.lost and fault is None:
+                    table._publish_lost(index, source=source.name, at=began, reason=reason)
+                elif known or back or not self._lost(index):  # lost is lost: only a number brings a device back
+                    table._publish(index, free, total, known, source=source.name, at=began, reason=reason)
+            _describe(table, name, reading)
+        if fault is not None:
+            raise fault
+
+    def _add(
+        self,
+        source: Source,
+        name: str,
+        reading: Reading,
+        numbers: tuple[int, int, bool],
+        began: float,
+        reason: str | None,
+    ) -> None:
+        """Add a node with all that is known of it: its placements are picked from as soon as they are listed."""
+        table = self.table
+        given = reading.placements
+        placements = own_placement(name) if given is None else [Placement(p) for p in given]
+        node = Node(name, self._policies.get(name, table._book.policy))
+        node.source, node.sampled_at, node.reason = source.name, began, reason
+        table._add(node, numbers, placements, lost=reading.lost)
+        self._owner[name] = source
+        self._backends[name] = frozenset(placement.backend for placement in placements)
 
     def _miss(self, name: str, enumerated: Collection[int], reason: str) -> None:
         """Take note that a sample does not list a node: gone if the sample was complete, else unknown."""
+        backends = self._backends[name]
+        if not backends or not backends.issubset(enumerated):
+            self._forget(name, reason)
+            return
         table = self.table
         with table._book.lock:
+            self._gone.add(name)
             index = table._node_index(name)
-            backends = {placement.backend for placement, node in table._book.placements.items() if node == index}
-            if backends and backends.issubset(enumerated):
-                self._gone.add(name)
-                table._publish_lost(index, source=table._book.nodes[index].source, reason=reason)
-            else:
-                self._forget(name, reason)
+            table._publish_lost(index, source=table._book.nodes[index].source, reason=reason)
 
     def _forget(self, name: str, reason: str) -> None:
         table = self.table
@@ -247,6 +270,12 @@ class Monitor(Locked):
 
     def _lost(self, index: int) -> bool:
         return bool(self.table._columns()[3][index])
+
+
+def _describe(table: MemoryTable, name: str, reading: Reading) -> None:
+    node = table._book.nodes[table._node_index(name)]
+    node.device_name = None if reading.device_name is None else one_line(reading.device_name)
+    node.uuid = reading.uuid
 
 
 def _distinct(names: list[str]) -> list[str]:

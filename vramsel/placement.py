@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import operator
 import re
-import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple, SupportsIndex
 
 from .errors import UnknownBackendError, shown
+from .locks import Locked
 
 __all__ = ["Placement", "PlacementLike", "backend_code", "backend_name", "register_backend"]
 
 # A code is an index into this list, for the life of the process: append only.
 _names = ["cpu", "cuda", "vulkan", "metal", "rocm", "torch", "cupy", "rmm", "xpu", "tpu", "disk"]
 _codes = {name: code for code, name in enumerate(_names)}
-_registering = threading.Lock()
+_registry = Locked()  # held while a backend is registered
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
 _LIMIT = 2**16  # codes and ordinals travel as uint16
@@ -42,7 +42,7 @@ def register_backend(name: str) -> int:
         raise ValueError(
             f"backend name {shown(name)} must be lower-case letters, digits, '_' or '-', and begin with a letter"
         )
-    with _registering:
+    with _registry.lock:
         code = _codes.get(name)
         if code is None:
             if len(_names) == _LIMIT:

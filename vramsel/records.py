@@ -160,6 +160,7 @@ def as_candidates(values: Any) -> npt.NDArray[np.void]:
             f"an array of candidates has the fields backend, device and bytes_moved; this one is {values.dtype}"
         )
     refuse_mask(values, "candidates")
+    values = np.asarray(values)  # a subclass can say what it likes of itself
     if values.ndim != 1:
         raise ValueError(f"candidates must be 1-d, not of shape {values.shape}")
     rows = np.zeros(len(values), dtype=CANDIDATE_DTYPE)
@@ -234,6 +235,8 @@ def _as_integers(values: Any, what: str) -> npt.NDArray[Any] | list[Any]:
     if not isinstance(values, np.ndarray) and hasattr(values, "__array__"):
         values = np.asarray(values)
     refuse_mask(values, what)
+    if isinstance(values, np.ndarray):
+        values = np.asarray(values)  # a subclass can say what it likes of itself
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         if values.dtype.kind not in "iu":
             raise TypeError(f"{what} must be integers, not {values.dtype}")

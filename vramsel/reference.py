@@ -15,7 +15,7 @@ import numpy.typing as npt
 from . import _core
 from .fit import FitStatus
 from .records import AlternativeSet, as_candidates, as_u64
-from .table import Book, MemoryTable
+from .table import MemoryTable
 from .units import MAX_BYTES, as_bytes
 
 __all__ = ["ReferenceTable", "classify"]
@@ -89,17 +89,20 @@ def _rows(candidates: Any) -> npt.NDArray[np.void]:
 
 
 class ReferenceTable(MemoryTable):
-    """A `MemoryTable` that decides in NumPy. Same arguments, same answers, same errors."""
+    """A `MemoryTable` that decides in NumPy. Same arguments, same answers, same types of error."""
 
     __slots__ = ()
 
     def _lookup(self, backend: npt.NDArray[Any], device: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """The columns that `classify` takes, one row per candidate."""
-        with self._book.lock:
-            return self._look_up(self._book, backend, device)
-
-    def _look_up(self, book: Book, backend: npt.NDArray[Any], device: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        listed = sorted(book.placements)
+        book = self._book
+        with book.lock:
+            listed = sorted(book.placements)
+            free, total, known, lost = self._columns()
+            node = np.array([book.placements[p] for p in listed], dtype=np.int64)
+            idle = [book.idle.get(p, 0) for p in listed]
+            policies = [book.nodes[n].policy for n in node]
+            closed = np.isin(backend, np.array(sorted(book.closed), dtype=np.int64))
         keys = np.array([b << 16 | d for b, d in listed], dtype=np.int64)
         wanted = backend.astype(np.int64) << 16 | device.astype(np.int64)
         at = np.searchsorted(keys, wanted)
@@ -107,21 +110,17 @@ class ReferenceTable(MemoryTable):
         present = keys[at] == wanted if len(keys) else np.zeros(len(wanted), dtype=np.bool_)
         at[~present] = len(listed)  # one row more, for what is not listed
 
-        free, total, known, lost = self._columns()
-        node = np.array([book.placements[p] for p in listed], dtype=np.int64)
-        policies = [book.nodes[n].policy for n in node]
         margins = [MAX_BYTES if p.tight_margin is None else p.tight_margin for p in policies]
 
         def column(values: Any, dtype: type, missing: Any) -> npt.NDArray[Any]:
             return np.append(np.array(values, dtype=dtype), np.array(missing, dtype=dtype))[at]
 
-        closed = np.isin(backend, np.array(sorted(book.closed), dtype=np.int64))
         return {
             "free": column(free[node], np.uint64, 0),
             "total": column(total[node], np.uint64, 0),
             "known": column(known[node], np.bool_, False),
             "gone": column(lost[node], np.bool_, False) | (~present & closed),
-            "idle": column([book.idle.get(p, 0) for p in listed], np.uint64, 0),
+            "idle": column(idle, np.uint64, 0),
             "headroom": column([p.headroom for p in policies], np.uint64, 0),
             "fraction": column([p.tight_fraction for p in policies], np.float64, 1.0),
             "margin": column(margins, np.uint64, 0),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -194,12 +196,10 @@ class CachedPressureSelector:
 
 
 def _as_status(status: Any, runtime: object) -> FitStatus:
-    # True is no status, though it equals TIGHT.
-    if not isinstance(status, (bool, float)):
-        try:
-            return FitStatus(status)
-        except ValueError:
-            pass
+    # True is no status, though it equals TIGHT, and neither is 1.0.
+    if type(status).__name__ not in ("bool", "bool_"):
+        with suppress(TypeError, ValueError):
+            return FitStatus(operator.index(status))
     raise TypeError(f"would_fit of a {type(runtime).__name__} must return a FitStatus, not {shown(status)}")
 
 

@@ -19,12 +19,12 @@ from .units import MAX_BYTES, as_bytes, format_bytes
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["MemoryTable", "NodeLike", "as_pair", "as_reading", "node_name"]
+__all__ = ["MemoryTable", "NodeLike", "as_pair", "as_reading", "node_name", "own_placement"]
 
 NodeLike = str | Placement
 """What is accepted as a node: its name, or a placement of that name."""
 
-Reading = tuple[int | None, int | None] | None
+Numbers = tuple[int | None, int | None] | None
 
 
 class Node:
@@ -96,7 +96,7 @@ class MemoryTable(_core.Table):
     __slots__ = ()
     _book: Book  # None before __init__
 
-    def __init__(self, nodes: Mapping[str, Reading] | None = None, *, policy: FitPolicy | None = None) -> None:
+    def __init__(self, nodes: Mapping[str, Numbers] | None = None, *, policy: FitPolicy | None = None) -> None:
         if self._book is not None:
             raise RuntimeError("this table is initialised already; make a new one")
         if nodes is not None and not isinstance(nodes, Mapping):
@@ -140,16 +140,20 @@ class MemoryTable(_core.Table):
         """
         name = node_name(node)
         if placements is None:
-            lives = _own_placement(name)
+            lives = own_placement(name)
         elif isinstance(placements, str):
             raise TypeError(f"placements must be several, as in ({placements!r},)")
         else:
             lives = [Placement(p) for p in placements]
         reading = as_reading(name, free, total)
+        record = Node(name, _as_policy(policy, self._book.policy))
+        _note(record, "caller", None, None)
         with self._book.lock:
-            self._add(Node(name, _as_policy(policy, self._book.policy)), reading, lives)
+            self._add(record, reading, lives)
 
-    def _add(self, node: Node, reading: tuple[int, int, bool], placements: list[Placement]) -> None:
+    def _add(
+        self, node: Node, reading: tuple[int, int, bool], placements: list[Placement], *, lost: bool = False
+    ) -> None:
         book = self._book
         if node.name in book.index:
             raise ValueError(f"node {node.name!r} is in the table already; update() gives it new numbers")
@@ -157,14 +161,13 @@ class MemoryTable(_core.Table):
             if placement in book.placements:
                 owner = book.nodes[book.placements[placement]].name
                 raise ValueError(f"placement {str(placement)!r} is on node {owner!r} already; map() moves it")
-        index = self._add_node()
+        # Decisions take no lock: a placement must not be listed before its memory has its numbers.
+        index = self._add_node(*_core_policy(node.policy), *reading, lost)
         book.nodes.append(node)
         book.index[node.name] = index
-        self._set_core_policy(index, node.policy)
         for placement in placements:
             self._map(*placement, index)
             book.placements[placement] = index
-        self._publish(index, *reading)
 
     def map(self, placement: PlacementLike, node: NodeLike) -> None:
         """List a placement on a node, or move a listed one there; its idle bytes stay its own.
@@ -227,7 +230,7 @@ class MemoryTable(_core.Table):
         policy = _as_policy(policy, None)
         with self._book.lock:
             index = self._node_index(node)
-            self._set_core_policy(index, policy)
+            self._set_policy(index, *_core_policy(policy))
             self._book.nodes[index].policy = policy
 
     def close_backend(self, backend: str) -> None:
@@ -358,8 +361,7 @@ class MemoryTable(_core.Table):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A subclass without __slots__ has attributes of its own.
-        return _restore, (type(self), _snapshot(self)), getattr(self, "__dict__", None) or None
+        return _restore, (type(self), _snapshot(self)), object.__getstate__(self)  # the attributes of a subclass
 
     # -- for this package ---------------------------------------------------------------------
 
@@ -372,10 +374,6 @@ class MemoryTable(_core.Table):
             known = ", ".join(list(index)[:8]) + (", ..." if len(index) > 8 else "")
             raise UnknownNodeError(f"no node {shown(str(node))} in the table; it has {known or 'none'}")
         return found
-
-    def _set_core_policy(self, index: int, policy: FitPolicy) -> None:
-        margin = MAX_BYTES if policy.tight_margin is None else policy.tight_margin
-        self._set_policy(index, policy.tight_fraction, margin, policy.headroom)
 
     def _publish(
         self,
@@ -398,6 +396,10 @@ class MemoryTable(_core.Table):
         _note(self._book.nodes[index], source, at, reason)
 
 
+def _core_policy(policy: FitPolicy) -> tuple[float, int, int]:
+    return policy.tight_fraction, MAX_BYTES if policy.tight_margin is None else policy.tight_margin, policy.headroom
+
+
 def _note(node: Node, source: str, at: float | None, reason: str | None) -> None:
     node.source = source
     node.sampled_at = time.monotonic() if at is None else at
@@ -418,7 +420,8 @@ def node_name(node: NodeLike) -> str:
         return node
 
 
-def _own_placement(name: str) -> list[Placement]:
+def own_placement(name: str) -> list[Placement]:
+    """The placements that a node lists by its name alone: one or none."""
     try:
         return [Placement(name)]
     except ValueError:
@@ -461,8 +464,8 @@ def _as_mask(known: Any, count: int) -> npt.NDArray[np.bool_]:
 def as_reading(node: NodeLike, free: int | None, total: int | None) -> tuple[int, int, bool]:
     """Check a reading; gives what the core takes: free, total (0 for unknown), and whether free is known.
 
-    The pair 0/0 comes from a source that cannot tell. That is seen here, and only here, since a
-    free of 0 with an unknown total is a full device.
+    The pair 0/0 comes from a source that cannot tell. Here that can still be seen: for the core an
+    unknown total is 0, and a free of 0 with an unknown total is a full device.
     """
     free_bytes = None if free is None else as_bytes(free, f"free of node {shown(str(node))}")
     total_bytes = None if total is None else as_bytes(total, f"total of node {shown(str(node))}")
@@ -486,17 +489,18 @@ def _snapshot(table: MemoryTable) -> dict[str, Any]:
 def _restore(cls: type[MemoryTable], state: dict[str, Any]) -> MemoryTable:
     table = cls.__new__(cls)  # a subclass may want other arguments
     MemoryTable.__init__(table, policy=state["policy"])
-    for index, (name, policy, free, total, known, lost) in enumerate(state["nodes"]):
+    for name, policy, free, total, known, lost in state["nodes"]:
+        node = Node(name, policy)
+        _note(node, "caller", None, None)
         # The name as it was: whether it is a placement may have changed since.
-        table._add(Node(name, policy), (free, total, known), [])
-        if lost:
-            table._publish_lost(index)
+        table._add(node, (free, total, known), [], lost=lost)
     for placement, index in state["placements"]:
         table._map(placement.backend, placement.device, index)
         table._book.placements[placement] = index
+    # Not the methods that a subclass may have overridden: it is not initialised yet.
     for placement, idle in state["idle"]:
-        table.set_idle(placement, idle)
+        MemoryTable.set_idle(table, placement, idle)
     for backend in state["closed"]:
         register_backend(backend)
-        table.close_backend(backend)
+        MemoryTable.close_backend(table, backend)
     return table

@@ -39,7 +39,8 @@ def parse_bytes(text: str) -> int:
     if not isinstance(text, str):
         raise TypeError(f"a size to parse must be a string, not {type(text).__name__}")
     cleaned = text.strip().lower()
-    match = _SIZE.fullmatch(cleaned) if len(cleaned) <= _LONGEST else None
+    # ASCII before lower(), which would turn other alphabets' letters into ours.
+    match = _SIZE.fullmatch(cleaned) if text.isascii() and len(cleaned) <= _LONGEST else None
     if match is None:
         if cleaned.startswith("-") and _SIZE.fullmatch(cleaned[1:].lstrip()):
             raise ValueError(f"size {shown(text)} is negative")

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from ..errors import described, shown
 from ..placement import Placement, PlacementLike
-from ..units import as_bytes
 from .base import Reading, Sample, Source
 
 __all__ = ["CallbackSource"]
@@ -58,15 +57,7 @@ class CallbackSource(Source):
             if runtime is None:
                 return Reading(node, reason="the lookup has no runtime for it")
             free, total = runtime.available_bytes(), runtime.total_bytes()
-            if free is None:
-                return Reading(
-                    node,
-                    None,
-                    None if total is None else as_bytes(total, "total_bytes()"),
-                    reason="its runtime cannot tell",
-                )
-            return Reading(
-                node, as_bytes(free, "available_bytes()"), None if total is None else as_bytes(total, "total_bytes()")
-            )
+            reason = "its runtime cannot tell" if free is None else None
+            return Reading(node, free, total, reason=reason).checked()
         except Exception as error:  # the callback is the caller's code: whatever it raises, it has no number
             return Reading(node, reason=described(error))
