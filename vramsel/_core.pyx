@@ -612,7 +612,8 @@ cdef class Table:
         cdef int32_t* picks = <int32_t*>PyArray_DATA(<ndarray>result)
         cdef uint8_t* status = NULL
         if status_out is not None:
-            status = <uint8_t*>PyArray_DATA(<ndarray>as_output(status_out, sets, _uint8, "status_out", (*inputs, result)))
+            status_out = as_output(status_out, sets, _uint8, "status_out", (*inputs, result))
+            status = <uint8_t*>PyArray_DATA(<ndarray>status_out)
         cdef const int64_t* bounds = NULL
         if offsets is not None:
             bounds = <const int64_t*>PyArray_DATA(<ndarray>offsets)
