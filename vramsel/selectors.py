@@ -13,7 +13,7 @@ from .errors import shown
 from .fit import FitPolicy, FitStatus, would_fit
 from .records import AlternativeSet, Candidate
 from .table import MemoryTable
-from .units import as_bytes
+from .units import MAX_BYTES, as_bytes
 
 __all__ = [
     "BackendRuntime",
@@ -136,7 +136,7 @@ class VramPressureSelector:
         return alternatives.winner
 
     def _judge(self, candidate: Candidate) -> FitStatus:
-        size = as_bytes(self._estimate(candidate), f"estimate for {candidate.placement}")
+        size = _as_size(self._estimate(candidate), candidate)
         runtime = self._lookup(candidate.backend, candidate.device)
         if runtime is None:
             return FitStatus.UNKNOWN
@@ -184,7 +184,7 @@ class CachedPressureSelector:
         estimate = self._estimate
         assert estimate is not None
         rows = alternatives.array.copy()
-        rows["bytes_moved"] = [as_bytes(estimate(c), f"estimate for {c.placement}") for c in alternatives]
+        rows["bytes_moved"] = [_as_size(estimate(c), c) for c in alternatives]
         return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -195,7 +195,16 @@ class CachedPressureSelector:
         return f"CachedPressureSelector({self._table!r}{estimate})"
 
 
+def _as_size(size: Any, candidate: Candidate) -> int:
+    # The usual case first: only an error needs the candidate's name spelled out.
+    if type(size) is int and 0 <= size <= MAX_BYTES:
+        return size
+    return as_bytes(size, f"estimate for {candidate.placement}")
+
+
 def _as_status(status: Any, runtime: object) -> FitStatus:
+    if type(status) is FitStatus:
+        return status
     # True is no status, though it equals TIGHT, and neither is 1.0.
     if type(status).__name__ not in ("bool", "bool_"):
         with suppress(TypeError, ValueError):
