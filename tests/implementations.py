@@ -35,13 +35,14 @@ class Runtime(vs.BackendRuntime):
     def __init__(self, table: vs.MemoryTable, placement: vs.Placement) -> None:
         index = table._book.placements[placement]
         self.policy = table._book.nodes[index].policy
-        free, total, known, self.lost = (column[index].item() for column in table._columns())
+        free, total, reserved, known, self.lost = (column[index].item() for column in table._columns())
         self.free = free if known else None
         self.total = total or None
         self.idle = table._book.idle.get(placement, 0)
+        self.reserved = reserved
 
     def available_bytes(self) -> int | None:
-        return None if self.free is None else min(self.free + self.idle, MAX_BYTES)
+        return None if self.free is None else max(min(self.free + self.idle, MAX_BYTES) - self.reserved, 0)
 
     def total_bytes(self) -> int | None:
         return self.total

@@ -233,7 +233,7 @@ def test_what_the_caller_maps_does_not_hide_that_a_device_is_gone() -> None:
     monitor.table.map("torch:0", "cuda:0")
     monitor.refresh()
     assert (status(monitor, "cuda:0"), status(monitor, "torch:0")) == ("WONT_FIT", "WONT_FIT")
-    assert monitor.table._columns()[3].tolist() == [True, False], "a node without placements is merely unknown"
+    assert monitor.table._columns()[4].tolist() == [True, False], "a node without placements is merely unknown"
 
 
 def test_notes_are_those_of_the_last_refresh() -> None:

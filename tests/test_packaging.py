@@ -18,7 +18,17 @@ def test_it_is_the_installed_copy_that_is_tested() -> None:
 
 
 def test_files_for_compilers_and_type_checkers() -> None:
-    for name in ("__init__.pxd", "_core.pxd", "_core.pyi", "py.typed", "kernels.h", "state.h"):
+    for name in (
+        "__init__.pxd",
+        "_core.pxd",
+        "_core.pyi",
+        "py.typed",
+        "vramsel.h",
+        "view.h",
+        "kernels.h",
+        "state.h",
+        "sync.h",
+    ):
         assert (PACKAGE / name).is_file(), name
 
 

@@ -104,7 +104,7 @@ def test_states_follow_the_last_word() -> None:
     for step, want in steps:
         before = table.version
         step()
-        assert (table.would_fit("cpu", 1), table.known[0], table._columns()[3][0]) == want
+        assert (table.would_fit("cpu", 1), table.known[0], table._columns()[4][0]) == want
         assert table.version > before
     assert table.free.tolist() == [0]
 
@@ -120,7 +120,7 @@ def test_update_all() -> None:
     assert table.free.tolist() == [10, 20, 30, 0]
     table.update_all(np.array([90] * 4, dtype=">u4"), np.array([100] * 8)[::2])
     assert table.known.all()
-    assert not table._columns()[3].any()
+    assert not table._columns()[4].any()
 
 
 BAD = [

@@ -1,96 +1,99 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
 # cython: embedsignature=True, embedsignature.format=clinic, auto_pickle=False, autotestdict=False
 """The core: records, the table, and the decision. Codes and integers only.
 
-The work is done by free C functions over plain structs: `kernels.h` decides, `state.h` keeps
-what there is to decide on, and says which guard each field has. The types below validate their
-arguments and forward.
+The work is done by free C functions over plain structs: `view.h` decides, `kernels.h` decides in
+batches, `state.h` keeps what there is to decide on. What is here validates and forwards.
 """
 
+# What guards what, with and without the GIL:
+#
+#   Table.table, .handle    set once, before anybody else has the object
+#   what it points to       state.h lists each field: a lock between writers, a latch for readers
+#   Table._book             set once by MemoryTable.__init__; the Python layer has its own lock
+#   AlternativeSet          .rows, .count, .memory never change. .cells: the object's critical section;
+#                           a cell is set once and then stays
+#   CachedSelector          set once
+#   the callers' arrays     nobody's. What is read twice is checked again where it is used (kernels.h)
+#   twins                   twin_lock, and a slot is set once; read without
+#   _Candidate ...          set by bind() while the package is imported
+
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Clear, PyErr_Occurred
 from cpython.long cimport PyLong_CheckExact
+from cpython.pycapsule cimport PyCapsule_New
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport free
+from libc.string cimport memset
 from numpy cimport (
-    PyArray_DATA, PyArray_DESCR, PyArray_DIM, PyArray_IS_C_CONTIGUOUS, PyArray_ISCARRAY, PyArray_NDIM,
-    PyArray_SIZE, dtype, import_array, ndarray,
+    PyArray_DATA, PyArray_DESCR, PyArray_DIM, PyArray_IS_C_CONTIGUOUS, PyArray_NDIM, PyArray_SIZE, dtype,
+    import_array, ndarray,
 )
 
-import operator
+from vramsel._c cimport *
+
+import threading
 
 import numpy as np
 
 import_array()
 
-cdef extern from "Python.h":
-    unsigned long long PyLong_AsUnsignedLongLong(object) except? 0xFFFFFFFFFFFFFFFF
-
-cdef extern from "kernels.h" nogil:
-    uint32_t vs_judge(const vs_entry* entry, uint64_t size)
-    const vs_entry* vs_find(const vs_view* view, uint32_t backend, uint32_t device)
-    uint64_t vs_pick(const vs_view* view, const vs_record* rows, size_t count, const uint64_t* size)
-    size_t vs_pick_index(uint64_t pick)
-    bint vs_pick_fits(uint64_t pick)
-    void vs_classify(
-        const vs_view* view, const vs_record* rows, const uint64_t* sizes, size_t count, uint8_t* out)
-    void vs_pick_regular(
-        const vs_view* view, const vs_record* rows, const uint64_t* sizes,
-        size_t set_size, size_t sets, int32_t* out, uint8_t* status)
-    void vs_pick_ragged(
-        const vs_view* view, const vs_record* rows, const uint64_t* sizes, size_t count,
-        const int64_t* offsets, size_t sets, int32_t* out, uint8_t* status)
-    ctypedef struct vs_entry:
-        pass
-
-cdef extern from "state.h" nogil:
-    enum:
-        VS_NODE_OK
-        VS_NODE_LOST
-    ctypedef struct vs_place:
-        uint64_t idle
-    vs_table* vs_table_new()
-    void vs_table_free(vs_table* table)
-    vs_view* vs_view_copy(const vs_view* view)
-    int vs_add_node(vs_table* table)
-    int vs_map(vs_table* table, uint16_t backend, uint16_t device, uint32_t node)
-    int vs_close(vs_table* table, uint16_t backend)
-    vs_place* vs_place_of(vs_table* table, uint16_t backend, uint16_t device)
-    void vs_set_policy(vs_table* table, uint32_t node, double fraction, uint64_t margin, uint64_t headroom)
-    void vs_set_reading(vs_node* node, uint64_t free_bytes, uint64_t total, bint known)
-    void vs_publish_place(vs_table* table, const vs_place* place)
-    void vs_publish_node(vs_table* table, uint32_t node)
-    void vs_publish_all(vs_table* table)
-
 
 CANDIDATE_DTYPE = np.dtype(
     [("backend", "u2"), ("device", "u2"), ("kernel", "u4"), ("bytes_moved", "u8")], align=True
 )
-assert CANDIDATE_DTYPE.itemsize == sizeof(vs_record)
+assert CANDIDATE_DTYPE.itemsize == sizeof(vs_record) == sizeof(record)
 
 cdef dtype _uint8 = np.dtype(np.uint8)
 cdef dtype _int32 = np.dtype(np.int32)
 cdef dtype _exact = CANDIDATE_DTYPE
-cdef dtype _twin = CANDIDATE_DTYPE      # the last other descriptor that was found equal to it
+
+# Other descriptors that were found equal to it. They live for ever, so that a pointer that equals
+# one of them is that one, whatever other threads do; and so there are only a few.
+cdef enum:
+    TWINS = 4
+cdef void* twins[TWINS]
+memset(twins, 0, sizeof(twins))
+cdef object twin_lock = threading.Lock()
 
 # From the layers above, which the core does not import: see bind().
 cdef object _Candidate = None
 cdef object _as_candidates = None
 cdef object _as_u64 = None
-cdef object _as_offsets = None
 cdef object _as_bytes = None
-cdef object _refuse_mask = None
+cdef object _as_output = None
+cdef object _as_sets = None
 
 
-def bind(*, candidate_type, as_candidates, as_u64, as_offsets, as_bytes, refuse_mask):
+def bind(*, candidate_type, as_candidates, as_u64, as_bytes, as_output, as_sets):
     """Tell the core what it needs of the layers above: the Candidate type and the slow paths."""
-    global _Candidate, _as_candidates, _as_u64, _as_offsets, _as_bytes, _refuse_mask
+    global _Candidate, _as_candidates, _as_u64, _as_bytes, _as_output, _as_sets
     _Candidate, _as_candidates, _as_u64 = candidate_type, as_candidates, as_u64
-    _as_offsets, _as_bytes, _refuse_mask = as_offsets, as_bytes, refuse_mask
+    _as_bytes, _as_output, _as_sets = as_bytes, as_output, as_sets
 
+
+def kernels():
+    """Names of the batch kernels that this processor can run, the best last; all give the same results."""
+    cdef list names = []
+    while vs_kernel_name(len(names)):
+        names.append(vs_kernel_name(len(names)).decode())
+    return tuple(names)
+
+
+def use_kernel(name, /):
+    """Make batches use this kernel, for tests and measurements; by default they use the best."""
+    if name not in kernels():
+        raise ValueError(f"no kernel {name!r} here; there are {', '.join(kernels())}")
+    vs_kernel_use(kernels().index(name))
+
+
+vs_kernel_use(len(kernels()) - 1)
+
+
+# -- arguments --------------------------------------------------------------------------------
 
 cdef inline bint is_exact(object candidates) except -1:
     """Whether this array can be read as it is: the dtype, 1-d, contiguous, aligned."""
-    global _twin
     if type(candidates) is not ndarray:
         return False
     cdef ndarray array = <ndarray>candidates
@@ -98,12 +101,22 @@ cdef inline bint is_exact(object candidates) except -1:
         return False
     if <uintptr_t>PyArray_DATA(array) % sizeof(uint64_t):
         return False
-    if <void*>PyArray_DESCR(array) == <void*>_exact or <void*>PyArray_DESCR(array) == <void*>_twin:
-        return True
-    descr = candidates.dtype
+    return <void*>PyArray_DESCR(array) == <void*>_exact or is_twin(candidates.dtype)
+
+
+cdef bint is_twin(object descr) except -1:
+    cdef int i
+    for i in range(TWINS):
+        if twins[i] == <void*>descr:
+            return True
     if descr != _exact:
         return False
-    _twin = descr
+    with twin_lock:
+        for i in range(TWINS):
+            if not twins[i]:
+                Py_INCREF(descr)
+                twins[i] = <void*>descr
+                break
     return True
 
 
@@ -119,105 +132,55 @@ cdef object as_rows(object candidates, const vs_record** rows, Py_ssize_t* count
     return array
 
 
-cdef ndarray as_sizes(object sizes, Py_ssize_t count, const uint64_t** cells):
-    """Point `cells` at one size per row, or at nothing when there are none; returns their owner."""
-    cells[0] = NULL
-    if sizes is None:
-        return None
-    cdef ndarray array = _as_u64(sizes, count, "sizes")
-    cells[0] = <const uint64_t*>PyArray_DATA(array)
-    return array
-
-
-cdef uint64_t as_size(object value) except? 0xFFFFFFFFFFFFFFFF:
+cdef inline uint64_t as_size(object value) except? 0xFFFFFFFFFFFFFFFF:
+    cdef uint64_t size
     if PyLong_CheckExact(value):
-        try:
-            return PyLong_AsUnsignedLongLong(value)
-        except OverflowError:
-            pass                        # the slow path says what is wrong with it
+        size = PyLong_AsUnsignedLongLong(value)
+        if size != <uint64_t>-1 or not PyErr_Occurred():
+            return size
+        PyErr_Clear()                   # the slow path says what is wrong with it
     return PyLong_AsUnsignedLongLong(_as_bytes(value, "nbytes"))
 
 
-def as_output(out, Py_ssize_t count, wanted, what, inputs):
-    """Make a new array, or check that the caller's `out` can take the results.
-
-    Parameters
-    ----------
-    out : numpy.ndarray or None
-    count : int
-    wanted : numpy.dtype
-    what : str
-        What to call it in an error.
-    inputs : tuple
-        Arrays that `out` must not overlap; anything else in it is ignored.
+def check_offsets(ndarray offsets not None, Py_ssize_t count):
+    """Check contiguous int64 offsets against a number of rows.
 
     Returns
     -------
-    numpy.ndarray
-        `out` itself where it was given.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `out` is no array of that dtype and shape, cannot be written to as it is, or overlaps.
+    bad : int
+        The first entry that decreases, is beyond `count` or ends a set of more than 2^31-1; -1 for none.
+    each : int
+        The length of every set, if they all have the same; else 0.
     """
-    if out is None:
-        return np.empty(count, dtype=wanted)
-    if not isinstance(out, ndarray):
-        raise TypeError(f"{what} must be a numpy array, not {type(out).__name__}")
-    _refuse_mask(out, what)
-    # A subclass can say what it likes of itself; what is written to is the array below it.
-    cdef ndarray array = np.asarray(out)
-    if array.dtype != wanted:
-        raise TypeError(f"{what} must have dtype {wanted}, not {array.dtype}")
-    if PyArray_NDIM(array) != 1 or PyArray_DIM(array, 0) != count:
-        raise ValueError(f"{what} must have shape ({count},), not {(<object>array).shape}")
-    if not PyArray_ISCARRAY(array):
-        raise ValueError(f"{what} must be writable, aligned and contiguous")
-    for other in inputs:
-        if isinstance(other, ndarray) and np.may_share_memory(array, other):
-            raise ValueError(f"{what} overlaps another argument in memory")
-    return out
+    cdef const int64_t* bounds = <const int64_t*>PyArray_DATA(offsets)
+    cdef size_t entries = PyArray_DIM(offsets, 0), begin = 0, end, bad
+    cdef int even = 1
+    while begin < entries:
+        end = min(begin + (1 << 22), entries)
+        with nogil:
+            bad = vs_check_offsets(bounds, begin, end, count, &even)
+        if bad < end:
+            return bad, 0
+        PyErr_CheckSignals()
+        begin = end
+    if not even or entries < 2 or bounds[0]:
+        return -1, 0
+    return -1, bounds[1]
 
 
-def as_sets(Py_ssize_t count, offsets, set_size):
-    """Check how a batch of `count` candidates is cut into sets: (offsets or None, set size, sets)."""
-    if (offsets is None) == (set_size is None):
-        raise TypeError("select_many takes either offsets or set_size")
-    if offsets is None:
-        try:
-            each = operator.index(set_size)
-        except TypeError:
-            raise TypeError(f"set_size must be an integer, not {type(set_size).__name__}") from None
-        if not 1 <= each <= 0x7FFFFFFF:
-            raise ValueError("set_size must be within 1..2^31-1")
-        if count % each:
-            raise ValueError(f"set_size {each} does not divide {count} candidates")
-        return None, each, count // each
-    cdef ndarray array = _as_offsets(offsets, count)
-    cdef const int64_t* bounds = <const int64_t*>PyArray_DATA(array)
-    cdef Py_ssize_t sets = PyArray_DIM(array, 0) - 1, s
-    cdef int64_t before = 0, bound
-    for s in range(sets + 1):
-        bound = bounds[s]
-        if bound < before:
-            raise ValueError(f"offsets[{s}] = {bound} is below {before}: offsets begin at 0 and never decrease")
-        if bound > count:
-            raise ValueError(f"offsets[{s}] = {bound} is beyond the {count} candidates")
-        if s and bound - before > 0x7FFFFFFF:
-            raise ValueError(f"set {s - 1} has more than 2^31-1 candidates")
-        before = bound
-    return array, 0, sets
-
-
-cdef object candidate_at(AlternativeSet alternatives, Py_ssize_t index):
+cdef inline object candidate_at(AlternativeSet alternatives, Py_ssize_t index):
     """The candidate, made when it is first asked for."""
-    cdef const vs_record* row = &alternatives.rows[index]
     candidate = alternatives.cells[index]
-    if candidate is None:
-        candidate = _Candidate((row.backend, row.device), row.bytes_moved, kernel=row.kernel)
-        alternatives.cells[index] = candidate
-    return candidate
+    return make_candidate(alternatives, index) if candidate is None else candidate
+
+
+cdef object make_candidate(AlternativeSet alternatives, Py_ssize_t index):
+    cdef const vs_record* row = &alternatives.rows[index]
+    candidate = _Candidate((row.backend, row.device), row.bytes_moved, kernel=row.kernel)
+    with cython.critical_section(alternatives):
+        if alternatives.cells[index] is None:   # nobody made one meanwhile
+            alternatives.cells[index] = candidate
+        return alternatives.cells[index]
 
 
 cdef str shown_at(AlternativeSet alternatives, Py_ssize_t index):
@@ -250,6 +213,12 @@ cdef class AlternativeSet:
     -----
     Immutable: build it when the plan is made, use it at every dispatch.
     """
+
+    cdef const vs_record* rows      # into `memory`
+    cdef Py_ssize_t count
+    cdef bytes memory
+    cdef list cells                 # Candidates; None where nobody has asked for one yet
+    cdef object __weakref__
 
     def __cinit__(self, candidates=()):
         cdef ndarray array
@@ -331,10 +300,13 @@ cdef class AlternativeSet:
         return AlternativeSet, (self.alternatives,)
 
 
-cdef uint32_t checked(const vs_table* table, Py_ssize_t index) except? 0xFFFFFFFF:
-    if not 0 <= index < table.node_count:
-        raise IndexError(f"no node {index}")
-    return index
+cdef int done(int fault) except -1:
+    """Raise what a function of state.h reports."""
+    if fault == 0:
+        return 0
+    if fault == VS_NO_MEMORY:
+        raise MemoryError
+    raise LookupError("no such node" if fault == VS_NO_NODE else "no such placement")
 
 
 cdef class Table:
@@ -344,13 +316,18 @@ cdef class Table:
     calls them.
     """
 
+    cdef vs_table* table
+    cdef public object _book        # the Python layer's names and policies; never looked at here
+    cdef object __weakref__
+
     def __cinit__(self, *args, **kwargs):
         self.table = vs_table_new()
         if not self.table:
             raise MemoryError
 
     def __dealloc__(self):
-        vs_table_free(self.table)
+        if self.table:
+            vs_table_drop(self.table)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -359,73 +336,62 @@ cdef class Table:
         bint lost
     ):
         """Add a node, whole in one step; returns its index."""
-        if vs_add_node(self.table):
-            raise MemoryError
-        cdef uint32_t index = self.table.node_count - 1
-        vs_set_policy(self.table, index, fraction, margin, headroom)
-        vs_set_reading(&self.table.nodes[index], free_bytes, total, known)
-        if lost:
-            self.table.nodes[index].state = VS_NODE_LOST
+        cdef vs_policy policy = vs_policy(fraction, margin, headroom)
+        cdef vs_reading reading = vs_reading(
+            free_bytes, total, VS_NODE_LOST if lost else VS_NODE_OK if known else VS_NODE_UNKNOWN)
+        cdef uint32_t index = 0
+        done(vs_table_add(self.table, &policy, &reading, &index))
         return index
 
-    def _set_policy(self, index, double fraction, uint64_t margin, uint64_t headroom):
-        vs_set_policy(self.table, checked(self.table, index), fraction, margin, headroom)
+    def _set_policy(self, uint32_t index, double fraction, uint64_t margin, uint64_t headroom):
+        cdef vs_policy policy = vs_policy(fraction, margin, headroom)
+        done(vs_table_set_policy(self.table, index, &policy))
 
-    def _update(self, index, uint64_t free_bytes, uint64_t total, bint known):
-        cdef uint32_t node = checked(self.table, index)
-        vs_set_reading(&self.table.nodes[node], free_bytes, total, known)
-        vs_publish_node(self.table, node)
+    def _update(self, uint32_t index, uint64_t free_bytes, uint64_t total, bint known):
+        cdef vs_reading reading = vs_reading(free_bytes, total, VS_NODE_OK if known else VS_NODE_UNKNOWN)
+        done(vs_table_update(self.table, index, &reading))
 
     def _update_all(self, ndarray free_bytes not None, ndarray total not None, ndarray known not None):
         """Contiguous uint64, uint64 and bool, one per node."""
-        for column in (free_bytes, total, known):
-            if PyArray_SIZE(column) != self.table.node_count:
-                raise ValueError(f"the table has {self.table.node_count} nodes now; the readings are of another number")
-        cdef const uint64_t* f = <const uint64_t*>PyArray_DATA(free_bytes)
-        cdef const uint64_t* t = <const uint64_t*>PyArray_DATA(total)
-        cdef const uint8_t* k = <const uint8_t*>PyArray_DATA(known)
-        cdef uint32_t i
-        for i in range(self.table.node_count):
-            vs_set_reading(&self.table.nodes[i], f[i], t[i], k[i])
-        vs_publish_all(self.table)
+        cdef Py_ssize_t count = PyArray_SIZE(free_bytes)
+        if PyArray_SIZE(total) != count or PyArray_SIZE(known) != count or vs_table_update_all(
+            self.table, count, <const uint64_t*>PyArray_DATA(free_bytes), <const uint64_t*>PyArray_DATA(total),
+            <const uint8_t*>PyArray_DATA(known)
+        ):
+            raise ValueError(f"the readings are of {count} nodes; the table has another number")
 
-    def _mark_lost(self, index):
-        cdef uint32_t node = checked(self.table, index)
-        self.table.nodes[node].free = 0
-        self.table.nodes[node].state = VS_NODE_LOST
-        vs_publish_node(self.table, node)
+    def _mark_lost(self, uint32_t index):
+        done(vs_table_lose(self.table, index))
 
-    def _map(self, uint16_t backend, uint16_t device, index):
+    def _set_reserved(self, uint32_t index, uint64_t reserved):
+        """Bytes promised on a node and not yet visible in its free bytes."""
+        done(vs_table_set_reserved(self.table, index, reserved))
+
+    def _map(self, uint16_t backend, uint16_t device, uint32_t index):
         """List a placement on a node, or move a listed one there."""
-        if vs_map(self.table, backend, device, checked(self.table, index)):
-            raise MemoryError
+        done(vs_table_map(self.table, backend, device, index))
 
     def _set_idle(self, uint16_t backend, uint16_t device, uint64_t idle):
-        cdef vs_place* place = vs_place_of(self.table, backend, device)
-        if not place:
-            raise LookupError(f"no placement ({backend}, {device})")
-        place.idle = idle
-        vs_publish_place(self.table, place)
-        self.table.version += 1
+        done(vs_table_set_idle(self.table, backend, device, idle))
 
     def _close(self, uint16_t backend):
         """From now on, devices of this backend that are not listed are absent."""
-        if vs_close(self.table, backend):
-            raise MemoryError
+        done(vs_table_close(self.table, backend))
 
     # -- reading ------------------------------------------------------------------------------
 
     def _columns(self):
-        """Read free, total, known and lost of every node at one moment: new arrays in node order."""
-        cdef uint32_t count = self.table.node_count, i
-        cdef ndarray free_bytes = np.empty(count, dtype=np.uint64), total = np.empty(count, dtype=np.uint64)
-        cdef ndarray known = np.empty(count, dtype=np.bool_), lost = np.empty(count, dtype=np.bool_)
-        for i in range(count):
-            (<uint64_t*>PyArray_DATA(free_bytes))[i] = self.table.nodes[i].free
-            (<uint64_t*>PyArray_DATA(total))[i] = self.table.nodes[i].total
-            (<uint8_t*>PyArray_DATA(known))[i] = self.table.nodes[i].state == VS_NODE_OK
-            (<uint8_t*>PyArray_DATA(lost))[i] = self.table.nodes[i].state == VS_NODE_LOST
-        return free_bytes, total, known, lost
+        """Read free, total, reserved, known and lost of every node at one moment: new arrays in node order."""
+        cdef uint32_t count = 0, nodes = 0
+        while True:
+            count = nodes
+            columns = [np.empty(count, dtype=kind) for kind in ("u8", "u8", "u8", "?", "?")]
+            nodes = vs_table_read(
+                self.table, count, <uint64_t*>PyArray_DATA(<ndarray>columns[0]),
+                <uint64_t*>PyArray_DATA(<ndarray>columns[1]), <uint64_t*>PyArray_DATA(<ndarray>columns[2]),
+                <uint8_t*>PyArray_DATA(<ndarray>columns[3]), <uint8_t*>PyArray_DATA(<ndarray>columns[4]))
+            if nodes == count:
+                return tuple(columns)
 
     @property
     def free(self):
@@ -438,19 +404,25 @@ cdef class Table:
         return self._columns()[1]
 
     @property
+    def reserved(self):
+        """Bytes promised and not yet visible in `free`, per node: a new uint64 array in node order."""
+        return self._columns()[2]
+
+    @property
     def known(self):
         """Whether the free bytes of a node are known: a new bool array in node order."""
-        return self._columns()[2]
+        return self._columns()[3]
 
     @property
     def version(self):
         """A counter that grows with every change that a decision could see."""
-        return self.table.version
+        return vs_table_version(self.table)
 
     # -- deciding -----------------------------------------------------------------------------
 
     def _judge(self, uint16_t backend, uint16_t device, uint64_t size):
-        return vs_judge(vs_find(self.table.view, backend, device), size) & 3
+        cdef vs_record row = vs_record(backend, device, 0, size)
+        return vs_pick(&self.table.shared, &row, 1, NULL) & 3
 
     def select(self, candidates, /):
         """Index of the best candidate whose memory can still take it.
@@ -483,7 +455,7 @@ cdef class Table:
             _owner = as_rows(candidates, &rows, &count)
         if count == 0:
             return None
-        return vs_pick_index(vs_pick(self.table.view, rows, count, NULL))
+        return vs_pick_index(vs_pick(&self.table.shared, rows, count, NULL))
 
     def select_sized(self, candidates, nbytes, /):
         """As `select`, with one size for every candidate: one that is known only at dispatch.
@@ -511,7 +483,7 @@ cdef class Table:
         cdef uint64_t size = as_size(nbytes)
         if count == 0:
             return None
-        return vs_pick_index(vs_pick(self.table.view, rows, count, &size))
+        return vs_pick_index(vs_pick(&self.table.shared, rows, count, &size))
 
     def select_fit(self, candidates, /):
         """As `select`, but None also when nothing fits.
@@ -530,7 +502,7 @@ cdef class Table:
         cdef object _owner = as_rows(candidates, &rows, &count)
         if count == 0:
             return None
-        cdef uint64_t pick = vs_pick(self.table.view, rows, count, NULL)
+        cdef uint64_t pick = vs_pick(&self.table.shared, rows, count, NULL)
         return vs_pick_index(pick) if vs_pick_fits(pick) else None
 
     def classify(self, candidates, sizes=None, *, out=None):
@@ -555,23 +527,17 @@ cdef class Table:
         TypeError, ValueError
             If an argument has the wrong type, shape or range.
         """
-        cdef const vs_record* rows
-        cdef Py_ssize_t count
-        cdef object owner = as_rows(candidates, &rows, &count)
-        cdef const uint64_t* own
-        cdef ndarray owner_sizes = as_sizes(sizes, count, &own)
-        cdef tuple inputs = (owner, owner_sizes)
-        result = as_output(out, count, _uint8, "out", inputs)
-        cdef uint8_t* status = <uint8_t*>PyArray_DATA(<ndarray>result)
-        cdef vs_view* view = vs_view_copy(self.table.view)
-        if not view:
-            raise MemoryError
-        with nogil:
-            vs_classify(view, rows, own, count, status)
-            free(view)
+        cdef vs_batch batch
+        memset(&batch, 0, sizeof(batch))
+        cdef tuple inputs = batch_inputs(&batch, candidates, sizes)
+        result = _as_output(out, batch.count, _uint8, "out", inputs)
+        batch.status = <uint8_t*>PyArray_DATA(<ndarray>result)
+        run(self.table, &batch, batch.count, 1)
         return result
 
-    def select_many(self, candidates, offsets=None, sizes=None, *, set_size=None, out=None, status_out=None):
+    def select_many(
+        self, candidates, offsets=None, sizes=None, *, set_size=None, out=None, status_out=None, threads=1
+    ):
         """Select in many sets at once. Runs without the GIL on a copy of the table.
 
         Parameters
@@ -590,6 +556,8 @@ cdef class Table:
         status_out : numpy.ndarray, optional
             Shape (sets,), dtype uint8, contiguous: takes the `FitStatus` of each pick, and 255
             for an empty set.
+        threads : int, default 1
+            1 to 1024: how many threads share the sets, this one included.
 
         Returns
         -------
@@ -600,30 +568,130 @@ cdef class Table:
         ------
         TypeError, ValueError
             If an argument has the wrong type, shape or range.
+
+        Notes
+        -----
+        A signal handler that raises (Ctrl-C) ends it within 0.2 s; then `out` and `status_out`
+        are filled in part.
         """
-        cdef const vs_record* rows
-        cdef Py_ssize_t count, sets, each
-        cdef object owner = as_rows(candidates, &rows, &count)
-        offsets, each, sets = as_sets(count, offsets, set_size)
-        cdef const uint64_t* own
-        cdef ndarray owner_sizes = as_sizes(sizes, count, &own)
-        cdef tuple inputs = (owner, owner_sizes, offsets)
-        result = as_output(out, sets, _int32, "out", inputs)
-        cdef int32_t* picks = <int32_t*>PyArray_DATA(<ndarray>result)
-        cdef uint8_t* status = NULL
+        cdef vs_batch batch
+        memset(&batch, 0, sizeof(batch))
+        cdef tuple inputs = batch_inputs(&batch, candidates, sizes)
+        offsets, each, sets, threads = _as_sets(batch.count, offsets, set_size, threads)
+        inputs = (*inputs, offsets)
+        result = _as_output(out, sets, _int32, "out", inputs)
+        batch.picks = <int32_t*>PyArray_DATA(<ndarray>result)
         if status_out is not None:
-            status_out = as_output(status_out, sets, _uint8, "status_out", (*inputs, result))
-            status = <uint8_t*>PyArray_DATA(<ndarray>status_out)
-        cdef const int64_t* bounds = NULL
-        if offsets is not None:
-            bounds = <const int64_t*>PyArray_DATA(<ndarray>offsets)
-        cdef vs_view* view = vs_view_copy(self.table.view)
-        if not view:
-            raise MemoryError
-        with nogil:
-            if bounds:
-                vs_pick_ragged(view, rows, own, count, bounds, sets, picks, status)
-            else:
-                vs_pick_regular(view, rows, own, each, sets, picks, status)
-            free(view)
+            status_out = _as_output(status_out, sets, _uint8, "status_out", (*inputs, result))
+            batch.status = <uint8_t*>PyArray_DATA(<ndarray>status_out)
+        batch.set_size = each
+        if not each:
+            batch.offsets = <const int64_t*>PyArray_DATA(<ndarray>offsets)
+        run(self.table, &batch, sets, threads)
         return result
+
+
+cdef tuple batch_inputs(vs_batch* batch, object candidates, object sizes):
+    """Point the batch at its candidates and their sizes; returns their owners."""
+    cdef Py_ssize_t count
+    owner = as_rows(candidates, &batch.records, &count)
+    batch.count = count
+    batch.sizes = NULL
+    if sizes is None:
+        return (owner,)
+    sizes = _as_u64(sizes, count, "sizes")
+    batch.sizes = <const uint64_t*>PyArray_DATA(<ndarray>sizes)
+    return owner, sizes
+
+
+cdef int run(vs_table* table, vs_batch* batch, size_t sets, int threads) except -1:
+    """Run a batch on a copy of the table, without the GIL."""
+    cdef vs_board board
+    with nogil:
+        if vs_board_new(&table.shared, &board):
+            raise MemoryError
+        batch.board = &board
+        try:
+            vs_run_batch(batch, sets, threads)
+        finally:
+            vs_board_free(&board)
+    return 0
+
+
+cdef class CachedSelector:
+    """The core of `CachedPressureSelector`: see there."""
+
+    cdef readonly Table table
+    cdef readonly object estimate   # None: the set is read as it is
+    cdef bint direct                # nobody wants to be asked on the way
+
+    def __cinit__(self, table, estimate_output_bytes=None):
+        if not isinstance(table, Table):
+            raise TypeError(f"table must be a MemoryTable, not {type(table).__name__}")
+        if estimate_output_bytes is not None and not callable(estimate_output_bytes):
+            raise TypeError(f"estimate_output_bytes must be callable, not {type(estimate_output_bytes).__name__}")
+        self.table = table
+        self.estimate = estimate_output_bytes
+        self.direct = estimate_output_bytes is None and type(table).select is Table.select
+
+    def select(self, alternatives, /):
+        """The candidate that ``table.select`` points at, or None for an empty set.
+
+        Raises
+        ------
+        TypeError
+            If `alternatives` is not an `AlternativeSet`.
+        """
+        if type(alternatives) is not AlternativeSet:
+            raise TypeError(f"select takes an AlternativeSet, not {type(alternatives).__name__}")
+        cdef AlternativeSet own = <AlternativeSet>alternatives
+        if own.count == 0:
+            return None
+        if not self.direct:
+            return candidate_at(own, self.table.select(self._estimated(own)))
+        return candidate_at(own, vs_pick_index(vs_pick(&self.table.table.shared, own.rows, own.count, NULL)))
+
+
+# -- for Cython and C: _core.pxd and vramsel.h say what these do -------------------------------
+
+cdef table_handle* open_table(object table) except NULL:
+    if not isinstance(table, Table):
+        raise TypeError(f"a handle is of a MemoryTable, not of a {type(table).__name__}")
+    vs_table_keep((<Table>table).table)
+    return <table_handle*>(<Table>table).table
+
+
+cdef void close_table(table_handle* handle) noexcept nogil:
+    vs_api_close(<vramsel_table*>handle)
+
+
+cdef Py_ssize_t pick(table_handle* handle, const record* records, size_t count, uint8_t* status) noexcept nogil:
+    return vs_api_pick(<vramsel_table*>handle, <const vs_record*>records, count, status)
+
+
+cdef Py_ssize_t pick_sized(
+    table_handle* handle, const record* records, size_t count, uint64_t nbytes, uint8_t* status
+) noexcept nogil:
+    return vs_api_pick_sized(<vramsel_table*>handle, <const vs_record*>records, count, nbytes, status)
+
+
+cdef int classify(
+    table_handle* handle, const record* records, size_t count, const uint64_t* sizes, uint8_t* status
+) noexcept nogil:
+    return vs_api_classify(<vramsel_table*>handle, <const vs_record*>records, count, sizes, status)
+
+
+cdef int pick_many(
+    table_handle* handle, const record* records, size_t count, const int64_t* offsets, size_t set_size, size_t sets,
+    const uint64_t* sizes, int32_t* picks, uint8_t* status
+) noexcept nogil:
+    return vs_api_pick_many(
+        <vramsel_table*>handle, <const vs_record*>records, count, offsets, set_size, sets, sizes, picks, status)
+
+
+cdef vramsel_table* open_from_c(void* table) except NULL:
+    return <vramsel_table*>open_table(<object>table)
+
+
+vs_api.open = open_from_c
+api = PyCapsule_New(&vs_api, VRAMSEL_API, NULL)

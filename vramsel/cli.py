@@ -179,12 +179,12 @@ def _node_rows(table: MemoryTable) -> list[dict[str, Any]]:
                 "state": "ok" if known else "lost" if lost else "unknown",
                 "free": free if known else None,
                 "total": total or None,
-                "reserved": 0,
+                "reserved": reserved,
                 "source": node.source,
                 "age_s": None if node.sampled_at is None else max(now - node.sampled_at, 0.0),
                 "reason": node.reason,
             }
-            for node, lives, free, total, known, lost in zip(book.nodes, placements, *columns, strict=True)
+            for node, lives, free, total, reserved, known, lost in zip(book.nodes, placements, *columns, strict=True)
         ]
 
 

@@ -128,11 +128,11 @@ def _verdict(
         detail = book.notes.get(placement.backend)
         return Verdict(placement, None, status, reason, size, None, None, 0, None, None, detail)
     node = book.nodes[index]
-    free, total, known, lost = (column[index].item() for column in columns)
+    free, total, reserved, known, lost = (column[index].item() for column in columns)
     total = total or None
     room = None
     if known:
-        room = available(free, book.idle.get(placement, 0), 0, node.policy)
+        room = available(free, book.idle.get(placement, 0), reserved, node.policy)
     if lost:
         reason = Reason.LOST
     elif status is FitStatus.UNKNOWN:

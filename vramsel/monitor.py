@@ -269,7 +269,8 @@ class Monitor(Locked):
                 table._publish(index, 0, 0, False, source=table._book.nodes[index].source, reason=reason)
 
     def _lost(self, index: int) -> bool:
-        return bool(self.table._columns()[3][index])
+        *_, lost = self.table._columns()
+        return bool(lost[index])
 
 
 def _describe(table: MemoryTable, name: str, reading: Reading) -> None:

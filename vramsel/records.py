@@ -23,7 +23,8 @@ __all__ = [
     "AlternativeSet",
     "Candidate",
     "as_candidates",
-    "as_offsets",
+    "as_output",
+    "as_sets",
     "as_u64",
     "candidates",
     "refuse_mask",
@@ -57,10 +58,7 @@ class Candidate:
     kernel: int
 
     def __init__(self, placement: PlacementLike, bytes_moved: int, payload: Any = None, kernel: int = 0) -> None:
-        try:
-            number = operator.index(kernel)
-        except TypeError:
-            raise TypeError(f"kernel must be an integer, not {type(kernel).__name__}") from None
+        number = _as_index(kernel, "kernel")
         if not 0 <= number < 2**32:
             raise ValueError(f"kernel must be within 0..2^32-1, got {shown(number)}")
         put = object.__setattr__
@@ -195,27 +193,112 @@ def as_u64(values: Any, count: int, what: str) -> npt.NDArray[np.uint64]:
     if array.shape != (count,):
         raise ValueError(f"{what} must have shape ({count},), not {array.shape}")
     if array.dtype.kind == "i":
-        array = np.array(array)  # a copy, so that what is checked is what is used
+        # A copy, so that what is checked is what is used; then its bits are those of uint64.
+        array = array.astype(np.int64)
         _check_range(array, MAX_BYTES, what)
+        return array.view(np.uint64)
     return np.require(array, np.uint64, ["C", "A"])
 
 
-def as_offsets(offsets: Any, count: int) -> npt.NDArray[np.int64]:
-    """Convert to a contiguous, aligned int64 array; the core checks that it never decreases.
+def as_sets(
+    count: int, offsets: Any, set_size: Any, threads: Any
+) -> tuple[npt.NDArray[np.int64] | None, int, int, int]:
+    """Check how a batch of `count` candidates is cut into sets, and how many threads share them.
+
+    Returns
+    -------
+    offsets : numpy.ndarray or None
+        Contiguous and aligned, where they were given.
+    each : int
+        The length of every set, if they all have the same; else 0.
+    sets : int
+    threads : int
 
     Raises
     ------
     TypeError, ValueError
-        If it is not 1-d, has no entry, is not of integers, or a value is beyond `count`.
+        If they do not cut them into sets, or `threads` is not within 1..1024.
     """
+    if (offsets is None) == (set_size is None):
+        raise TypeError("select_many takes either offsets or set_size")
+    number = _as_index(threads, "threads")
+    if not 1 <= number <= 1024:
+        raise ValueError(f"threads must be within 1..1024, got {shown(number)}")
+    if offsets is None:
+        each = _as_index(set_size, "set_size")
+        if not 1 <= each < 2**31:
+            raise ValueError(f"set_size must be within 1..2^31-1, got {shown(each)}")
+        if count % each:
+            raise ValueError(f"set_size {each} does not divide {count} candidates")
+        return None, each, count // each, number
+    bounds = _as_offsets(offsets, count)
+    entry, each = _core.check_offsets(bounds, count)
+    if entry < 0:
+        return bounds, each, len(bounds) - 1, number
+    bound, before = int(bounds[entry]), int(bounds[entry - 1]) if entry else 0
+    if bound > count:
+        raise ValueError(f"offsets[{entry}] = {bound} is beyond the {count} candidates")
+    if bound < before:
+        raise ValueError(f"offsets[{entry}] = {bound} is below {before}: offsets begin at 0 and never decrease")
+    raise ValueError(f"set {entry - 1} has more than 2^31-1 candidates")
+
+
+def as_output(out: Any, count: int, wanted: np.dtype[Any], what: str, inputs: tuple[Any, ...]) -> npt.NDArray[Any]:
+    """Make a new array, or check that the caller's `out` can take the results.
+
+    Parameters
+    ----------
+    out : numpy.ndarray or None
+    count : int
+    wanted : numpy.dtype
+    what : str
+        What to call it in an error.
+    inputs : tuple
+        Arrays that `out` must not overlap; anything else in it is ignored.
+
+    Returns
+    -------
+    numpy.ndarray
+        `out` itself where it was given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `out` is no array of that dtype and shape, cannot be written to as it is, or overlaps.
+    """
+    if out is None:
+        return np.empty(count, dtype=wanted)
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"{what} must be a numpy array, not {type(out).__name__}")
+    refuse_mask(out, what)
+    # A subclass can say what it likes of itself; what is written to is the array below it.
+    array = np.asarray(out)
+    if array.dtype != wanted:
+        raise TypeError(f"{what} must have dtype {wanted}, not {array.dtype}")
+    if array.shape != (count,):
+        raise ValueError(f"{what} must have shape ({count},), not {array.shape}")
+    if not array.flags.carray:
+        raise ValueError(f"{what} must be writable, aligned and contiguous")
+    for other in inputs:
+        if isinstance(other, np.ndarray) and np.may_share_memory(array, other):
+            raise ValueError(f"{what} overlaps another argument in memory")
+    return out
+
+
+def _as_index(value: Any, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {type(value).__name__}") from None
+
+
+def _as_offsets(offsets: Any, count: int) -> npt.NDArray[np.int64]:
+    """Convert to a contiguous, aligned int64 array."""
     array = _as_integers(offsets, "offsets")
     if isinstance(array, list):
         numbers = []
         for entry, item in enumerate(array):
-            try:
-                number = operator.index(item)
-            except TypeError:
-                raise TypeError(f"offsets[{entry}] must be an integer, not {type(item).__name__}") from None
+            number = _as_index(item, f"offsets[{entry}]")
             numbers.append(number)
             if not -(2**63) <= number < 2**63:
                 raise ValueError(f"offsets[{entry}] = {shown(number)} is beyond the {count} candidates")
@@ -258,10 +341,10 @@ def refuse_mask(values: Any, what: str) -> None:
 
 
 def _check_range(column: npt.NDArray[Any], largest: int, what: str) -> None:
-    if column.dtype.kind == "i" and (column < 0).any():
+    if column.dtype.kind == "i" and column.size and column.min() < 0:
         row = int(np.argmax(column < 0))
         raise ValueError(f"row {row}: {what} must not be negative, got {column[row]}")
-    if np.iinfo(column.dtype).max > largest and (column > largest).any():
+    if np.iinfo(column.dtype).max > largest and column.size and column.max() > largest:
         row = int(np.argmax(column > largest))
         raise ValueError(f"row {row}: {what} must be at most {largest}, got {column[row]}")
 
@@ -270,7 +353,7 @@ _core.bind(
     candidate_type=Candidate,
     as_candidates=as_candidates,
     as_u64=as_u64,
-    as_offsets=as_offsets,
     as_bytes=as_bytes,
-    refuse_mask=refuse_mask,
+    as_output=as_output,
+    as_sets=as_sets,
 )

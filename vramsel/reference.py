@@ -12,9 +12,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
 from .fit import FitStatus
-from .records import AlternativeSet, as_candidates, as_u64
+from .records import AlternativeSet, as_candidates, as_output, as_sets, as_u64
 from .table import MemoryTable
 from .units import MAX_BYTES, as_bytes
 
@@ -98,7 +97,7 @@ class ReferenceTable(MemoryTable):
         book = self._book
         with book.lock:
             listed = sorted(book.placements)
-            free, total, known, lost = self._columns()
+            free, total, reserved, known, lost = self._columns()
             node = np.array([book.placements[p] for p in listed], dtype=np.int64)
             idle = [book.idle.get(p, 0) for p in listed]
             policies = [book.nodes[n].policy for n in node]
@@ -121,6 +120,7 @@ class ReferenceTable(MemoryTable):
             "known": column(known[node], np.bool_, False),
             "gone": column(lost[node], np.bool_, False) | (~present & closed),
             "idle": column(idle, np.uint64, 0),
+            "reserved": column(reserved[node], np.uint64, 0),
             "headroom": column([p.headroom for p in policies], np.uint64, 0),
             "fraction": column([p.tight_fraction for p in policies], np.float64, 1.0),
             "margin": column(margins, np.uint64, 0),
@@ -160,7 +160,7 @@ class ReferenceTable(MemoryTable):
         rows = _rows(candidates)
         if sizes is not None:
             sizes = as_u64(sizes, len(rows), "sizes")
-        result = _core.as_output(out, len(rows), np.dtype(np.uint8), "out", (candidates, sizes))
+        result = as_output(out, len(rows), np.dtype(np.uint8), "out", (candidates, sizes))
         result[...], _ = self._decide(rows, sizes)
         return result
 
@@ -173,16 +173,17 @@ class ReferenceTable(MemoryTable):
         set_size: SupportsIndex | None = None,
         out: Any = None,
         status_out: Any = None,
+        threads: SupportsIndex = 1,
     ) -> npt.NDArray[np.int32]:
-        """As `MemoryTable.select_many`."""
+        """As `MemoryTable.select_many`; one thread does it all."""
         rows = _rows(candidates)
-        offsets, each, sets = _core.as_sets(len(rows), offsets, set_size)
+        offsets, each, sets, _ = as_sets(len(rows), offsets, set_size, threads)
         if sizes is not None:
             sizes = as_u64(sizes, len(rows), "sizes")
-        result = _core.as_output(out, sets, np.dtype(np.int32), "out", (candidates, sizes, offsets))
+        result = as_output(out, sets, np.dtype(np.int32), "out", (candidates, sizes, offsets))
         if status_out is not None:
             inputs = (candidates, sizes, offsets, result)
-            status_out = _core.as_output(status_out, sets, np.dtype(np.uint8), "status_out", inputs)
+            status_out = as_output(status_out, sets, np.dtype(np.uint8), "status_out", inputs)
         status, rank = self._decide(rows, sizes)
         count = len(status)
         bounds = np.arange(0, count + 1, each) if offsets is None else offsets

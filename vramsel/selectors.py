@@ -9,10 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from . import _core
 from .errors import shown
 from .fit import FitPolicy, FitStatus, would_fit
 from .records import AlternativeSet, Candidate
-from .table import MemoryTable
 from .units import MAX_BYTES, as_bytes
 
 __all__ = [
@@ -151,7 +151,7 @@ class VramPressureSelector:
         return f"VramPressureSelector(lookup={_name(self._lookup)}, estimate_output_bytes={_name(self._estimate)})"
 
 
-class CachedPressureSelector:
+class CachedPressureSelector(_core.CachedSelector):
     """Serves the selector protocol from a table: no callback asks a device.
 
     Parameters
@@ -164,35 +164,23 @@ class CachedPressureSelector:
         ``MemoryTable.select_sized``.
     """
 
-    __slots__ = ("_estimate", "_table")
+    __slots__ = ()
 
-    def __init__(self, table: MemoryTable, estimate_output_bytes: Estimate | None = None) -> None:
-        if not isinstance(table, MemoryTable):
-            raise TypeError(f"table must be a MemoryTable, not {type(table).__name__}")
-        if estimate_output_bytes is not None and not callable(estimate_output_bytes):
-            raise TypeError(f"estimate_output_bytes must be callable, not {type(estimate_output_bytes).__name__}")
-        self._table = table
-        self._estimate = estimate_output_bytes
-
-    def select(self, alternatives: AlternativeSet, /) -> Candidate | None:
-        """The candidate that ``table.select`` points at, or None for an empty set."""
-        candidates = _checked(alternatives)
-        index = self._table.select(candidates if self._estimate is None else self._estimated(candidates))
-        return None if index is None else alternatives[index]
-
-    def _estimated(self, alternatives: AlternativeSet) -> np.ndarray[Any, Any]:
-        estimate = self._estimate
-        assert estimate is not None
+    def _estimated(self, alternatives: AlternativeSet) -> AlternativeSet | np.ndarray[Any, Any]:
+        """What the table is asked about instead of the set, where it is not simply the set."""
+        estimate = self.estimate
+        if estimate is None:
+            return alternatives
         rows = alternatives.array.copy()
         rows["bytes_moved"] = [_as_size(estimate(c), c) for c in alternatives]
         return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CachedPressureSelector, (self._table, self._estimate)
+        return CachedPressureSelector, (self.table, self.estimate)
 
     def __repr__(self) -> str:
-        estimate = "" if self._estimate is None else f", estimate_output_bytes={_name(self._estimate)}"
-        return f"CachedPressureSelector({self._table!r}{estimate})"
+        estimate = "" if self.estimate is None else f", estimate_output_bytes={_name(self.estimate)}"
+        return f"CachedPressureSelector({self.table!r}{estimate})"
 
 
 def _as_size(size: Any, candidate: Candidate) -> int:

@@ -355,7 +355,7 @@ class MemoryTable(_core.Table):
         with self._book.lock:
             rows = list(zip(self._book.nodes, *(column.tolist() for column in self._columns()), strict=True))
         parts = []
-        for node, free, total, known, lost in rows:
+        for node, free, total, _, known, lost in rows:
             state = f"{format_bytes(free)} free" if known else "lost" if lost else "unknown"
             parts.append(f"{node.name} {state} of {format_bytes(total or None)}")
         return f"{type(self).__name__}({', '.join(parts)})"
@@ -476,10 +476,12 @@ def as_reading(node: NodeLike, free: int | None, total: int | None) -> tuple[int
 def _snapshot(table: MemoryTable) -> dict[str, Any]:
     book = table._book
     with book.lock:
-        columns = [column.tolist() for column in table._columns()]
+        free, total, _, known, lost = (column.tolist() for column in table._columns())
         return {
             "policy": book.policy,
-            "nodes": [(node.name, node.policy, *row) for node, *row in zip(book.nodes, *columns, strict=True)],
+            "nodes": [
+                (node.name, node.policy, *row) for node, *row in zip(book.nodes, free, total, known, lost, strict=True)
+            ],
             "placements": list(book.placements.items()),
             "idle": list(book.idle.items()),
             "closed": [backend_name(code) for code in sorted(book.closed)],

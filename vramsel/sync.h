@@ -1,0 +1,91 @@
+/* Atomics and the lock: the only place that knows one compiler or system from another.
+ *
+ * Loads and stores are of aligned uint32_t, uint64_t and pointers, and relaxed unless the name
+ * says otherwise. The GNU builtins are ThreadSanitizer's own language too.
+ */
+#ifndef VRAMSEL_SYNC_H
+#define VRAMSEL_SYNC_H
+
+#include <stdint.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+
+#define vs_load(at) __atomic_load_n(at, __ATOMIC_RELAXED)
+#define vs_load_acquire(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
+#define vs_store(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
+#define vs_store_release(at, value) __atomic_store_n(at, value, __ATOMIC_RELEASE)
+#define vs_fence_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+#define vs_fence_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+#define vs_add_u32(at, value) __atomic_add_fetch(at, value, __ATOMIC_ACQ_REL)
+#define vs_add_u64(at, value) __atomic_add_fetch(at, value, __ATOMIC_ACQ_REL)
+#define VS_INLINE static inline __attribute__((always_inline))
+#define VS_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define vs_prefetch(at) __builtin_prefetch(at)
+
+#elif defined(_MSC_VER) && (defined(_M_X64) || defined(_M_ARM64))
+
+/* Aligned volatile accesses of a machine word are single there; the fences do the ordering. */
+#include <intrin.h>
+#if defined(_M_ARM64)
+#define vs_hardware_fence() __dmb(_ARM64_BARRIER_ISH)
+#else
+#define vs_hardware_fence() ((void)0)   /* x64 keeps loads in order, and stores in order */
+#endif
+#define vs_fence_acquire() (_ReadWriteBarrier(), vs_hardware_fence(), _ReadWriteBarrier())
+#define vs_fence_release() vs_fence_acquire()
+static __forceinline uint32_t vs_load_u32(const volatile void *at) { return *(const volatile uint32_t *)at; }
+static __forceinline uint64_t vs_load_u64(const volatile void *at) { return *(const volatile uint64_t *)at; }
+static __forceinline void vs_store_u32(volatile void *at, uint32_t value) { *(volatile uint32_t *)at = value; }
+static __forceinline void vs_store_u64(volatile void *at, uint64_t value) { *(volatile uint64_t *)at = value; }
+static __forceinline uint32_t vs_acquire_u32(const volatile void *at) {
+    uint32_t value = vs_load_u32(at);
+    vs_fence_acquire();
+    return value;
+}
+static __forceinline uint64_t vs_acquire_u64(const volatile void *at) {
+    uint64_t value = vs_load_u64(at);
+    vs_fence_acquire();
+    return value;
+}
+static __forceinline void *vs_acquire_pointer(const volatile void *at) {
+    void *value = *(void *const volatile *)at;
+    vs_fence_acquire();
+    return value;
+}
+#define vs_load(at) _Generic(*(at), uint32_t: vs_load_u32(at), default: vs_load_u64(at))
+#define vs_load_acquire(at) \
+    _Generic(*(at), uint32_t: vs_acquire_u32(at), uint64_t: vs_acquire_u64(at), default: vs_acquire_pointer(at))
+#define vs_store(at, value) _Generic(*(at), \
+    uint32_t: vs_store_u32(at, (uint32_t)(uintptr_t)(value)), default: vs_store_u64(at, (uint64_t)(uintptr_t)(value)))
+#define vs_store_release(at, value) (vs_fence_release(), vs_store(at, value))
+#define vs_add_u32(at, value) ((uint32_t)_InterlockedExchangeAdd((volatile long *)(at), (long)(value)) + (value))
+#define vs_add_u64(at, value) \
+    ((uint64_t)_InterlockedExchangeAdd64((volatile __int64 *)(at), (__int64)(value)) + (value))
+#define VS_INLINE static __forceinline
+#define VS_UNLIKELY(condition) (condition)
+#define vs_prefetch(at) ((void)(at))
+
+#else
+#error "vramsel needs GCC, Clang, or MSVC for a 64-bit system"
+#endif
+
+#ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#include <windows.h>
+typedef SRWLOCK vs_lock;
+static inline int vs_lock_new(vs_lock *lock) { InitializeSRWLock(lock); return 0; }
+static inline void vs_lock_take(vs_lock *lock) { AcquireSRWLockExclusive(lock); }
+static inline void vs_lock_drop(vs_lock *lock) { ReleaseSRWLockExclusive(lock); }
+static inline void vs_lock_free(vs_lock *lock) { (void)lock; }
+#else
+#include <pthread.h>
+typedef pthread_mutex_t vs_lock;
+static inline int vs_lock_new(vs_lock *lock) { return pthread_mutex_init(lock, NULL) ? -1 : 0; }
+static inline void vs_lock_take(vs_lock *lock) { pthread_mutex_lock(lock); }
+static inline void vs_lock_drop(vs_lock *lock) { pthread_mutex_unlock(lock); }
+static inline void vs_lock_free(vs_lock *lock) { pthread_mutex_destroy(lock); }
+#endif
+
+#endif

@@ -1,0 +1,124 @@
+/* Runs a batch, on several threads where that is asked for, and hears signals meanwhile.
+ *
+ * The threads are plain ones that never touch Python. They and the caller take part after part of
+ * the sets, so that one that is held up holds up nobody. The caller, which has let go of the GIL,
+ * takes it every 50 ms for as long as it takes to ask Python for signals: Ctrl-C is heard within
+ * a few blocks of that, and then no thread begins another block.
+ */
+#ifndef VRAMSEL_THREADS_H
+#define VRAMSEL_THREADS_H
+
+#include <Python.h>
+#include <pythread.h>
+
+#include "kernels.h"
+
+#ifdef _WIN32
+static inline int64_t vs_milliseconds(void) { return (int64_t)GetTickCount64(); }
+#else
+#include <time.h>
+static inline int64_t vs_milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+#endif
+
+enum { VS_ASK_EVERY = 50, VS_BLOCKS_PER_LOOK = 16, VS_MOST_THREADS = 1024 };
+
+typedef struct vs_job {
+    const vs_batch *batch;
+    uint64_t next, end, step;   /* sets; `next` is atomic */
+    uint32_t stopped;           /* atomic */
+    uint32_t blocks;            /* the caller's: how many it has done */
+    int64_t asked;              /* the caller's: when it last asked for signals */
+} vs_job;
+
+/* Ask Python for signals if it is time to; -1 when one raised an exception, which stays set. */
+static int vs_hear(vs_job *job) {
+    int64_t now = vs_milliseconds();
+    if (now - job->asked < VS_ASK_EVERY) return 0;
+    job->asked = now;
+    PyGILState_STATE state = PyGILState_Ensure();
+    int raised = PyErr_CheckSignals();
+    PyGILState_Release(state);
+    if (raised) vs_store(&job->stopped, 1);
+    return raised ? -1 : 0;
+}
+
+static int vs_ask_caller(void *who) {
+    vs_job *job = (vs_job *)who;
+    return ++job->blocks % VS_BLOCKS_PER_LOOK ? 0 : vs_hear(job);
+}
+
+static int vs_ask_worker(void *who) {
+    return (int)vs_load(&((vs_job *)who)->stopped);
+}
+
+static int vs_work(vs_job *job, int (*ask)(void *who)) {
+    vs_batch own = *job->batch;
+    own.ask = ask;
+    own.who = job;
+    while (!vs_load(&job->stopped)) {
+        uint64_t to = vs_add_u64(&job->next, job->step), from = to - job->step;
+        if (from >= job->end) return 0;
+        if (vs_run(&own, (size_t)from, (size_t)(to < job->end ? to : job->end))) return -1;
+    }
+    return -1;
+}
+
+typedef struct vs_worker {
+    vs_job *job;
+    PyThread_type_lock running;     /* taken until it is done */
+} vs_worker;
+
+static void vs_worker_main(void *argument) {
+    vs_worker *worker = (vs_worker *)argument;
+    vs_work(worker->job, vs_ask_worker);
+    PyThread_release_lock(worker->running);
+}
+
+/* A thread that cannot be started leaves its share to the others. */
+static int vs_worker_start(vs_worker *worker, vs_job *job) {
+    worker->job = job;
+    worker->running = PyThread_allocate_lock();
+    if (!worker->running) return -1;
+    PyThread_acquire_lock(worker->running, WAIT_LOCK);
+    if (PyThread_start_new_thread(vs_worker_main, worker) != PYTHREAD_INVALID_THREAD_ID) return 0;
+    PyThread_release_lock(worker->running);
+    PyThread_free_lock(worker->running);
+    return -1;
+}
+
+/* Sets (to classify: records) 0 to `sets`. Called without the GIL; -1 with an exception set. */
+static int vs_run_batch(const vs_batch *batch, size_t sets, int threads) {
+    vs_job job = {.batch = batch, .end = sets, .step = sets ? sets : 1, .asked = vs_milliseconds()};
+    int raised = 0, running = 0;
+    vs_worker *workers = NULL;
+    if (threads > 1) {
+        /* Eight parts per thread even out what one of them loses to other programs; fewer where a
+         * part would be too short to be worth the trouble. */
+        uint64_t parts = batch->count / (4 * VS_BLOCK), most = 8 * (uint64_t)threads;
+        parts = parts < most ? parts : most;
+        parts = parts < sets ? parts : sets;
+        if (parts > 1) {
+            job.step = (sets + parts - 1) / parts;
+            if ((uint64_t)threads > parts) threads = (int)parts;
+            workers = (vs_worker *)malloc((size_t)(threads - 1) * sizeof(vs_worker));
+        }
+        while (workers && running < threads - 1 && !vs_worker_start(&workers[running], &job)) running++;
+    }
+    raised = vs_work(&job, vs_ask_caller);
+    while (running) {
+        vs_worker *worker = &workers[running - 1];
+        while (PyThread_acquire_lock_timed(worker->running, VS_ASK_EVERY * 1000, 0) != PY_LOCK_ACQUIRED)
+            if (!raised) raised = vs_hear(&job);
+        PyThread_release_lock(worker->running);
+        PyThread_free_lock(worker->running);
+        running--;
+    }
+    free(workers);
+    return raised;
+}
+
+#endif
