@@ -32,7 +32,8 @@ def lint(session: nox.Session) -> None:
     install_wheel(session, "lint,test")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    session.run("cython-lint", "vramsel/_core.pyx", "vramsel/_core.pxd", "vramsel/_c.pxd", "bench/floor.pyx")
+    session.run("cython-lint", *map(str, [*Path("vramsel").glob("*.p[yx][xd]"), *Path("bench").glob("*.pyx")]))
+    session.run("cython-lint", *map(str, Path("tests/consumer").glob("*.pyx")))
     session.run("mypy")
     # Elsewhere, so that it is the installed copy that the stubs are compared with.
     session.chdir(session.create_tmp())

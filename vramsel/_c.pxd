@@ -3,10 +3,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
-cdef extern from "Python.h":
-    unsigned long long PyLong_AsUnsignedLongLong(object) noexcept   # the caller asks for the error
-
-
 cdef extern from "view.h" nogil:
     ctypedef struct vs_record:
         uint16_t backend
@@ -15,6 +11,7 @@ cdef extern from "view.h" nogil:
         uint64_t bytes_moved
     ctypedef struct vs_shared:
         pass
+    const uint64_t VS_NO_PICK
     size_t vs_pick_index(uint64_t pick)
     bint vs_pick_fits(uint64_t pick)
 

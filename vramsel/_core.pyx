@@ -19,8 +19,8 @@ batches, `state.h` keeps what there is to decide on. What is here validates and 
 #   _Candidate ...          set by bind() while the package is imported
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals, PyErr_Clear, PyErr_Occurred
-from cpython.long cimport PyLong_CheckExact
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -133,13 +133,13 @@ cdef object as_rows(object candidates, const vs_record** rows, Py_ssize_t* count
 
 
 cdef inline uint64_t as_size(object value) except? 0xFFFFFFFFFFFFFFFF:
-    cdef uint64_t size
+    cdef int overflow
+    cdef long long size
     if PyLong_CheckExact(value):
-        size = PyLong_AsUnsignedLongLong(value)
-        if size != <uint64_t>-1 or not PyErr_Occurred():
+        size = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if size >= 0 and not overflow:
             return size
-        PyErr_Clear()                   # the slow path says what is wrong with it
-    return PyLong_AsUnsignedLongLong(_as_bytes(value, "nbytes"))
+    return _as_bytes(value, "nbytes")   # beyond 2^63, or it says what is wrong
 
 
 def check_offsets(ndarray offsets not None, Py_ssize_t count):
@@ -309,6 +309,25 @@ cdef int done(int fault) except -1:
     raise LookupError("no such node" if fault == VS_NO_NODE else "no such placement")
 
 
+cdef enum:
+    NO_SUCH_PICK = 1                    # what is tight is not of the best rank
+
+cdef inline uint64_t pick_from(vs_table* table, object candidates, const uint64_t* size) except NO_SUCH_PICK:
+    """The pick of a set or an array."""
+    if type(candidates) is AlternativeSet:
+        return vs_pick(&table.shared, (<AlternativeSet>candidates).rows, (<AlternativeSet>candidates).count, size)
+    cdef ndarray array
+    if is_exact(candidates):
+        array = <ndarray>candidates
+    else:
+        array = _as_candidates(candidates)
+    return vs_pick(&table.shared, <const vs_record*>PyArray_DATA(array), PyArray_DIM(array, 0), size)
+
+
+cdef inline object as_index(uint64_t pick):
+    return None if pick == VS_NO_PICK else vs_pick_index(pick)
+
+
 cdef class Table:
     """Memory nodes, the placements that live in them, and the decision. See `MemoryTable`.
 
@@ -445,17 +464,11 @@ cdef class Table:
         TypeError, ValueError
             If it is neither; the message names the field or the row.
         """
-        cdef const vs_record* rows
-        cdef Py_ssize_t count
-        cdef object _owner = None          # keeps converted rows alive
-        if type(candidates) is AlternativeSet:
-            rows = (<AlternativeSet>candidates).rows
-            count = (<AlternativeSet>candidates).count
-        else:
-            _owner = as_rows(candidates, &rows, &count)
-        if count == 0:
-            return None
-        return vs_pick_index(vs_pick(&self.table.shared, rows, count, NULL))
+        cdef AlternativeSet own
+        if type(candidates) is AlternativeSet:      # pick_from would say the same, at the price of a call
+            own = <AlternativeSet>candidates
+            return as_index(vs_pick(&self.table.shared, own.rows, own.count, NULL))
+        return as_index(pick_from(self.table, candidates, NULL))
 
     def select_sized(self, candidates, nbytes, /):
         """As `select`, with one size for every candidate: one that is known only at dispatch.
@@ -477,13 +490,8 @@ cdef class Table:
         TypeError, ValueError
             As `select`; also if `nbytes` is not an integer in 0..2^64-1.
         """
-        cdef const vs_record* rows
-        cdef Py_ssize_t count
-        cdef object _owner = as_rows(candidates, &rows, &count)
         cdef uint64_t size = as_size(nbytes)
-        if count == 0:
-            return None
-        return vs_pick_index(vs_pick(&self.table.shared, rows, count, &size))
+        return as_index(pick_from(self.table, candidates, &size))
 
     def select_fit(self, candidates, /):
         """As `select`, but None also when nothing fits.
@@ -497,13 +505,8 @@ cdef class Table:
         TypeError, ValueError
             As `select`.
         """
-        cdef const vs_record* rows
-        cdef Py_ssize_t count
-        cdef object _owner = as_rows(candidates, &rows, &count)
-        if count == 0:
-            return None
-        cdef uint64_t pick = vs_pick(&self.table.shared, rows, count, NULL)
-        return vs_pick_index(pick) if vs_pick_fits(pick) else None
+        cdef uint64_t found = pick_from(self.table, candidates, NULL)
+        return as_index(found) if vs_pick_fits(found) else None
 
     def classify(self, candidates, sizes=None, *, out=None):
         """The status of every candidate. Runs without the GIL on a copy of the table.

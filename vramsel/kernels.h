@@ -49,7 +49,7 @@ enum {
     VS_STEPS = 4,               /* three are used; four make an offset into outcomes a shift */
     VS_GRID_CELLS = 1 << 15,    /* a grid larger than this would not stay in the caches */
     VS_GRID_STRIDE = INT16_MAX / VS_STEPS,  /* what a signed 16-bit multiplication takes */
-    VS_BOARD_TRIES = 64
+    VS_BOARD_TRIES = 8
 };
 
 /* How many cells a copy needs, and whether they are a grid. Backends at the end that say nothing
@@ -72,16 +72,15 @@ static inline size_t vs_board_shape(const uint64_t *rows, uint32_t *backends, ui
 static inline void vs_copy_cell(const vs_board *board, size_t to, const vs_entry *from) {
     board->cells[to].room = vs_load(&from->room);
     board->cells[to].tight_from = vs_load(&from->tight_from);
-    uint32_t outcomes = vs_load(&from->outcomes);
-    for (int step = 0; step < VS_STEPS; step++) board->outcomes[to * VS_STEPS + step] = (uint8_t)(outcomes >> 8 * step);
+    for (int step = 0; step < VS_STEPS; step++) board->outcomes[to * VS_STEPS + step] = vs_load(&from->outcomes[step]);
 }
 
 /* One attempt: 0, or -1 when out of memory, or 1 when a writer came between. */
 static inline int vs_board_try(const vs_shared *shared, vs_board *board) {
     const vs_view *view = vs_load_acquire(&shared->view);
     uint32_t turn = vs_load_acquire(&view->turn), beyond = view->backends;
-    const uint64_t *rows = vs_rows(view, turn);
-    const vs_entry *entries = vs_entries(view, turn);
+    const uint64_t *rows = view->rows[turn & 1];
+    const vs_entry *entries = view->entries[turn & 1];
     board->backends = beyond;
     size_t space = vs_board_shape(rows, &board->backends, &board->stride);
     size_t head = ((size_t)board->backends + 1) * sizeof(uint64_t);
@@ -457,15 +456,17 @@ static inline size_t vs_check_offsets(const int64_t *offsets, size_t from, size_
 
 /* -- one set, whatever writers do -------------------------------------------------------------- */
 
-enum { VS_PICK_TRIES = 32 };
+enum { VS_PICK_WORK = 1024 };   /* records judged in vain before a copy is made */
 
-/* Where a writer came between every time (a set of thousands, a writer that never rests), pick from
- * a copy, which takes less time than the set. */
-static uint64_t vs_pick_again(vs_shared *shared, const vs_record *records, size_t count, const uint64_t *size) {
+/* Where a writer came between: try again, and if it always does (a set of thousands, a writer that
+ * never rests), pick from a copy, which takes less time than the set. Never inlined, since what it
+ * needs would burden every pick. */
+VS_NEVER_INLINE uint64_t vs_pick_again(vs_shared *shared, const vs_record *records, size_t count, const uint64_t *size) {
+    if (!count) return VS_NO_PICK;
     for (;;) {
         uint64_t pick;
         vs_board board;
-        for (int i = 0; i < VS_PICK_TRIES; i++)
+        for (size_t i = 0; i <= VS_PICK_WORK / count; i++)
             if (vs_try_pick(shared, records, count, size, &pick)) return pick;
         if (vs_board_new(shared, &board)) continue;
         pick = VS_NO_PICK;

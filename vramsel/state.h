@@ -111,9 +111,11 @@ static inline vs_view *vs_view_new(uint32_t backends, uint32_t space) {
     if (!view) return NULL;
     view->backends = backends;
     view->space = space;
-    view->entries = rows;
-    view->side = side;
-    view->sides = (char *)(((uintptr_t)(view + 1) + VS_LINE - 1) / VS_LINE * VS_LINE);
+    char *sides = (char *)(((uintptr_t)(view + 1) + VS_LINE - 1) / VS_LINE * VS_LINE);
+    for (int k = 0; k < 2; k++) {
+        view->rows[k] = (uint64_t *)(sides + k * side);
+        view->entries[k] = (vs_entry *)(sides + k * side + rows);
+    }
     return view;
 }
 
@@ -132,47 +134,50 @@ static inline uint64_t vs_as_row(uint32_t base, uint32_t count) {
 }
 
 static inline uint32_t vs_row_count(const vs_view *view, uint32_t backend) {
-    return (uint32_t)(vs_load(&vs_rows(view, 0)[backend]) >> 32);
+    return (uint32_t)(vs_load(&view->rows[0][backend]) >> 32);
 }
 
-static inline void vs_put_entry(vs_entry *entry, uint64_t room, uint64_t tight_from, uint32_t outcomes) {
+static inline void vs_put_entry(vs_entry *entry, uint64_t room, uint64_t tight_from, int fits, int tight, int wont) {
     vs_store(&entry->room, room);
     vs_store(&entry->tight_from, tight_from);
-    vs_store(&entry->outcomes, outcomes);
+    vs_store(&entry->outcomes[0], (uint8_t)fits);
+    vs_store(&entry->outcomes[1], (uint8_t)tight);
+    vs_store(&entry->outcomes[2], (uint8_t)wont);
 }
 
 static inline void vs_copy_entry(vs_entry *to, const vs_entry *from) {
-    vs_put_entry(to, vs_load(&from->room), vs_load(&from->tight_from), vs_load(&from->outcomes));
+    vs_put_entry(to, vs_load(&from->room), vs_load(&from->tight_from), vs_load(&from->outcomes[0]),
+                 vs_load(&from->outcomes[1]), vs_load(&from->outcomes[2]));
     to->place = from->place;
 }
 
 /* What devices are that nobody listed: absent where their backend is closed, else unknown. */
 static inline void vs_put_unlisted(vs_entry *entry, int closed) {
-    uint32_t outcome = closed ? VS_GONE : VS_UNKNOWN;
-    vs_put_entry(entry, 0, 0, VS_OUTCOMES(outcome, outcome, outcome));
+    int outcome = closed ? VS_GONE : VS_UNKNOWN;
+    vs_put_entry(entry, 0, 0, outcome, outcome, outcome);
 }
 
 static inline vs_entry *vs_entry_of(const vs_view *view, uint32_t side, uint32_t backend, uint32_t device) {
-    return &vs_entries(view, side)[vs_index(vs_rows(view, side), view->backends, backend, device)];
+    return &view->entries[side][vs_index(view->rows[side], view->backends, backend, device)];
 }
 
 static inline void vs_put_place(const vs_table *table, uint32_t side, const vs_place *place) {
     const vs_node *node = &table->nodes[place->node];
     vs_entry *entry = vs_entry_of(table->shared.view, side, place->backend, place->device);
     if (node->now.state == VS_NODE_LOST)
-        vs_put_entry(entry, 0, 0, VS_OUTCOMES(VS_GONE, VS_GONE, VS_GONE));
+        vs_put_entry(entry, 0, 0, VS_GONE, VS_GONE, VS_GONE);
     else if (node->now.state == VS_NODE_UNKNOWN)
-        vs_put_entry(entry, 0, 0, VS_OUTCOMES(VS_UNKNOWN, VS_UNKNOWN, VS_UNKNOWN));
+        vs_put_entry(entry, 0, 0, VS_UNKNOWN, VS_UNKNOWN, VS_UNKNOWN);
     else {
         uint64_t room = vs_add_sat(node->now.free, place->idle);
         room = vs_sub_sat(vs_sub_sat(room, node->reserved), node->policy.headroom);
         if (!node->now.total)
-            vs_put_entry(entry, room, 0, VS_OUTCOMES(VS_UNKNOWN, VS_UNKNOWN, VS_WONT_FIT));
+            vs_put_entry(entry, room, 0, VS_UNKNOWN, VS_UNKNOWN, VS_WONT_FIT);
         else if (node->keep)
             vs_put_entry(entry, room, room < node->keep ? 0 : room - node->keep + 1,
-                         VS_OUTCOMES(VS_COMFORTABLE, VS_TIGHT, VS_WONT_FIT));
+                         VS_COMFORTABLE, VS_TIGHT, VS_WONT_FIT);
         else    /* nothing is tight: room + 1, which may not exist */
-            vs_put_entry(entry, room, room, VS_OUTCOMES(VS_COMFORTABLE, VS_COMFORTABLE, VS_WONT_FIT));
+            vs_put_entry(entry, room, room, VS_COMFORTABLE, VS_COMFORTABLE, VS_WONT_FIT);
     }
 }
 
@@ -222,17 +227,17 @@ static inline int vs_replace_view(vs_table *table, uint32_t backends, uint32_t w
     if (!view) return VS_NO_MEMORY;
 
     for (uint32_t side = 0; side < 2; side++) {
-        vs_entry *entries = vs_entries(view, side);
-        uint64_t *rows = vs_rows(view, side);
+        vs_entry *entries = view->entries[side];
+        uint64_t *rows = view->rows[side];
         vs_put_unlisted(&entries[VS_ENTRY_UNKNOWN], 0);
         vs_put_unlisted(&entries[VS_ENTRY_ABSENT], 1);
         view->used = VS_ENTRY_FIRST;
         for (uint32_t b = 0; b < known; b++) {
-            uint64_t row = vs_rows(old, side)[b];
+            uint64_t row = old->rows[side][b];
             uint32_t count = (uint32_t)(row >> 32);
             if (count) {
                 for (uint32_t d = 0; d <= count; d++)
-                    vs_copy_entry(&entries[view->used + d], &vs_entries(old, side)[(uint32_t)row + d]);
+                    vs_copy_entry(&entries[view->used + d], &old->entries[side][(uint32_t)row + d]);
                 row = vs_as_row(view->used, count);
                 view->used += count + 1;
             }
@@ -260,9 +265,9 @@ static inline int vs_cover(vs_table *table, uint32_t backend, uint32_t devices) 
     if (!wanted) return 0;
     for (int k = 0; k < 2; k++) {
         uint32_t side = vs_turn(view);
-        uint64_t *row = &vs_rows(view, side)[backend];
-        const vs_entry *old = &vs_entries(view, side)[(uint32_t)*row];
-        vs_entry *entries = &vs_entries(view, side)[view->used];
+        uint64_t *row = &view->rows[side][backend];
+        const vs_entry *old = &view->entries[side][(uint32_t)*row];
+        vs_entry *entries = &view->entries[side][view->used];
         for (uint32_t d = 0; d < had; d++) vs_copy_entry(&entries[d], &old[d]);
         for (uint32_t d = had; d <= count; d++) vs_put_unlisted(&entries[d], table->closed[backend]);
         vs_store(row, vs_as_row(view->used, count));
@@ -438,7 +443,7 @@ static inline int vs_table_close(vs_table *table, uint16_t backend) {
         uint32_t count = vs_row_count(view, backend);
         for (int k = 0; k < 2; k++) {
             uint32_t side = vs_turn(view);
-            if (!count) vs_store(&vs_rows(view, side)[backend], vs_as_row(VS_ENTRY_ABSENT, 0));
+            if (!count) vs_store(&view->rows[side][backend], vs_as_row(VS_ENTRY_ABSENT, 0));
             for (uint32_t d = 0; count && d <= count; d++) {
                 vs_entry *entry = vs_entry_of(view, side, backend, d);
                 if (!entry->place) vs_put_unlisted(entry, 1);

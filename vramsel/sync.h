@@ -1,6 +1,6 @@
 /* Atomics and the lock: the only place that knows one compiler or system from another.
  *
- * Loads and stores are of aligned uint32_t, uint64_t and pointers, and relaxed unless the name
+ * Loads and stores are of aligned uint8_t, uint32_t, uint64_t and pointers, and relaxed unless the name
  * says otherwise. The GNU builtins are ThreadSanitizer's own language too.
  */
 #ifndef VRAMSEL_SYNC_H
@@ -19,6 +19,7 @@
 #define vs_add_u32(at, value) __atomic_add_fetch(at, value, __ATOMIC_ACQ_REL)
 #define vs_add_u64(at, value) __atomic_add_fetch(at, value, __ATOMIC_ACQ_REL)
 #define VS_INLINE static inline __attribute__((always_inline))
+#define VS_NEVER_INLINE static __attribute__((noinline, cold, unused))
 #define VS_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define vs_prefetch(at) __builtin_prefetch(at)
 
@@ -33,8 +34,10 @@
 #endif
 #define vs_fence_acquire() (_ReadWriteBarrier(), vs_hardware_fence(), _ReadWriteBarrier())
 #define vs_fence_release() vs_fence_acquire()
+static __forceinline uint8_t vs_load_u8(const volatile void *at) { return *(const volatile uint8_t *)at; }
 static __forceinline uint32_t vs_load_u32(const volatile void *at) { return *(const volatile uint32_t *)at; }
 static __forceinline uint64_t vs_load_u64(const volatile void *at) { return *(const volatile uint64_t *)at; }
+static __forceinline void vs_store_u8(volatile void *at, uint8_t value) { *(volatile uint8_t *)at = value; }
 static __forceinline void vs_store_u32(volatile void *at, uint32_t value) { *(volatile uint32_t *)at = value; }
 static __forceinline void vs_store_u64(volatile void *at, uint64_t value) { *(volatile uint64_t *)at = value; }
 static __forceinline uint32_t vs_acquire_u32(const volatile void *at) {
@@ -52,16 +55,17 @@ static __forceinline void *vs_acquire_pointer(const volatile void *at) {
     vs_fence_acquire();
     return value;
 }
-#define vs_load(at) _Generic(*(at), uint32_t: vs_load_u32(at), default: vs_load_u64(at))
+#define vs_load(at) _Generic(*(at), uint8_t: vs_load_u8(at), uint32_t: vs_load_u32(at), default: vs_load_u64(at))
 #define vs_load_acquire(at) \
     _Generic(*(at), uint32_t: vs_acquire_u32(at), uint64_t: vs_acquire_u64(at), default: vs_acquire_pointer(at))
-#define vs_store(at, value) _Generic(*(at), \
+#define vs_store(at, value) _Generic(*(at), uint8_t: vs_store_u8(at, (uint8_t)(uintptr_t)(value)), \
     uint32_t: vs_store_u32(at, (uint32_t)(uintptr_t)(value)), default: vs_store_u64(at, (uint64_t)(uintptr_t)(value)))
 #define vs_store_release(at, value) (vs_fence_release(), vs_store(at, value))
 #define vs_add_u32(at, value) ((uint32_t)_InterlockedExchangeAdd((volatile long *)(at), (long)(value)) + (value))
 #define vs_add_u64(at, value) \
     ((uint64_t)_InterlockedExchangeAdd64((volatile __int64 *)(at), (__int64)(value)) + (value))
 #define VS_INLINE static __forceinline
+#define VS_NEVER_INLINE static __declspec(noinline)
 #define VS_UNLIKELY(condition) (condition)
 #define vs_prefetch(at) ((void)(at))
 

@@ -15,13 +15,13 @@
 
 typedef vramsel_record vs_record;
 
-/* One placement. With step = (size >= tight_from) + (size > room), byte `step` of `outcomes` is
- * the outcome: fits, tight, or does not fit. So unknown, lost and absent memory take the same path
+/* One placement. With step = (size >= tight_from) + (size > room), outcomes[step] is the outcome:
+ * fits, tight, or does not fit. So unknown, lost and absent memory take the same path
  * as a known one. */
 typedef struct vs_entry {
     uint64_t room;          /* bytes: free + idle - reserved - headroom, saturating */
     uint64_t tight_from;    /* bytes: the smallest size that is tight; at most room + 1 */
-    uint32_t outcomes;
+    uint8_t outcomes[4];    /* three are used */
     uint32_t place;         /* the writer's: number of the placement, from 1; 0 where none is listed */
     uint64_t spare;         /* to 32 bytes: an index is a shift, two entries fill a cache line */
 } vs_entry;
@@ -37,8 +37,6 @@ enum {
     VS_GONE = 3 << 6 | 2    /* lost or absent */
 };
 
-#define VS_OUTCOMES(fits, tight, wont) ((uint32_t)(fits) | (uint32_t)(tight) << 8 | (uint32_t)(wont) << 16)
-
 /* Two copies ("sides") of the same rows and entries behind a counter: readers use side turn & 1,
  * the writer changes the other one. A side is an array of rows, one per backend and one more that
  * stands for every backend beyond, and then the entries. A row is base | count << 32: device d of
@@ -47,10 +45,9 @@ enum {
 typedef struct vs_view {
     uint32_t turn;
     uint32_t backends;
+    uint64_t *rows[2];
+    vs_entry *entries[2];
     uint32_t used, space;   /* the writer's: number of entries of a side */
-    size_t entries;         /* bytes from the start of a side to its entries */
-    size_t side;            /* bytes of a side */
-    char *sides;
     struct vs_view *older;  /* the view that this one replaced */
 } vs_view;
 
@@ -60,16 +57,9 @@ typedef struct vs_shared {
     vs_lock lock;           /* between writers */
 } vs_shared;
 
-static inline uint64_t *vs_rows(const vs_view *view, uint32_t side) {
-    return (uint64_t *)(view->sides + (side & 1) * view->side);
-}
-
-static inline vs_entry *vs_entries(const vs_view *view, uint32_t side) {
-    return (vs_entry *)(view->sides + (side & 1) * view->side + view->entries);
-}
-
 VS_INLINE uint32_t vs_index(const uint64_t *rows, uint32_t backends, uint32_t backend, uint32_t device) {
-    uint64_t row = vs_load(&rows[backend < backends ? backend : backends]);
+    if (VS_UNLIKELY(backend >= backends)) backend = backends;
+    uint64_t row = vs_load(&rows[backend]);
     uint32_t count = (uint32_t)(row >> 32);
     return (uint32_t)row + (device < count ? device : count);
 }
@@ -77,10 +67,6 @@ VS_INLINE uint32_t vs_index(const uint64_t *rows, uint32_t backends, uint32_t ba
 /* No branch: in a batch neither comparison can be predicted. */
 VS_INLINE uint32_t vs_step(uint64_t room, uint64_t tight_from, uint64_t size) {
     return (uint32_t)(size >= tight_from) + (uint32_t)(size > room);
-}
-
-VS_INLINE uint32_t vs_judge(uint64_t room, uint64_t tight_from, uint32_t outcomes, uint64_t size) {
-    return outcomes >> (vs_step(room, tight_from, size) << 3) & 0xFF;
 }
 
 /* A pick is rank << 62 | index << 2 | status: the smallest wins. That of an empty set is VS_NO_PICK. */
@@ -109,20 +95,21 @@ VS_INLINE uint64_t vs_pick_side(
     const uint64_t *rows, const vs_entry *entries, uint32_t backends,
     const vs_record *records, size_t count, const uint64_t *size
 ) {
-    uint32_t best = UINT32_MAX;
-    size_t at = 0;
-    for (size_t i = 0; i < count; i++) {
-        const vs_entry *entry = &entries[vs_index(rows, backends, VS_ONCE(records[i].backend), VS_ONCE(records[i].device))];
-        uint32_t outcome = vs_judge(
-            vs_load(&entry->room), vs_load(&entry->tight_from), vs_load(&entry->outcomes),
-            size ? *size : records[i].bytes_moved
-        );
-        if (outcome >> 6 == 0) return vs_as_pick(outcome, i);
-        int better = outcome >> 6 < best >> 6;
-        best = better ? outcome : best;
-        at = better ? i : at;
+    uint32_t best = 0, limit = 256;     /* an outcome below the limit has a better rank than `best` */
+    const vs_record *at = records;
+    for (const vs_record *record = records; record != records + count; record++) {
+        const vs_entry *entry = &entries[vs_index(rows, backends, VS_ONCE(record->backend), VS_ONCE(record->device))];
+        uint64_t nbytes = size ? *size : record->bytes_moved;
+        uint32_t step = vs_step(vs_load(&entry->room), vs_load(&entry->tight_from), nbytes);
+        uint32_t outcome = vs_load(&entry->outcomes[step]);
+        if (outcome < limit) {
+            best = outcome;
+            at = record;
+            limit = outcome & 0xC0;
+            if (!limit) break;
+        }
     }
-    return count ? vs_as_pick(best, at) : VS_NO_PICK;
+    return count ? vs_as_pick(best, (size_t)(at - records)) : VS_NO_PICK;
 }
 
 /* Pick at one moment of the table, unless a writer changes it meanwhile: then it returns 0. */
@@ -131,7 +118,8 @@ VS_INLINE int vs_try_pick(
 ) {
     const vs_view *view = vs_load_acquire(&shared->view);
     uint32_t turn = vs_load_acquire(&view->turn);
-    *pick = vs_pick_side(vs_rows(view, turn), vs_entries(view, turn), view->backends, records, count, size);
+    uint32_t side = turn & 1;
+    *pick = vs_pick_side(view->rows[side], view->entries[side], view->backends, records, count, size);
     vs_fence_acquire();
     return vs_load(&view->turn) == turn;
 }
