@@ -20,9 +20,9 @@ sanitize = os.environ.get("VRAMSEL_SANITIZE", "")
 profile = os.environ.get("VRAMSEL_PROFILE") == "1"
 
 if sys.platform == "win32":
-    compile_args, link_args = (["/Od", "/Zi"] if debug else ["/O2"]), []
+    compile_args, link_args = ["/std:c11", *(["/Od", "/Zi"] if debug else ["/O2"])], []
 else:
-    compile_args, link_args = (["-O0"] if debug else ["-O3"]), []
+    compile_args, link_args = ["-std=gnu11", "-pthread", "-O0" if debug else "-O3"], ["-pthread"]
     if debug or profile or sanitize:
         compile_args += ["-g", "-fno-omit-frame-pointer"]
     if debug:

@@ -139,6 +139,10 @@ cdef inline uint64_t as_size(object value) except? 0xFFFFFFFFFFFFFFFF:
         size = PyLong_AsLongLongAndOverflow(value, &overflow)
         if size >= 0 and not overflow:
             return size
+    return as_other_size(value)
+
+
+cdef uint64_t as_other_size(object value) except? 0xFFFFFFFFFFFFFFFF:
     return _as_bytes(value, "nbytes")   # beyond 2^63, or it says what is wrong
 
 
@@ -311,6 +315,14 @@ cdef int done(int fault) except -1:
 
 cdef enum:
     NO_SUCH_PICK = 1                    # what is tight is not of the best rank
+    FEW = 32
+
+# The indices that are asked for all the time, made once.
+cdef void* few[FEW]
+for _index in range(FEW):
+    Py_INCREF(_index)
+    few[_index] = <void*>_index
+
 
 cdef inline uint64_t pick_from(vs_table* table, object candidates, const uint64_t* size) except NO_SUCH_PICK:
     """The pick of a set or an array."""
@@ -325,7 +337,10 @@ cdef inline uint64_t pick_from(vs_table* table, object candidates, const uint64_
 
 
 cdef inline object as_index(uint64_t pick):
-    return None if pick == VS_NO_PICK else vs_pick_index(pick)
+    cdef size_t index = vs_pick_index(pick)
+    if index < FEW:
+        return <object>few[index]
+    return None if pick == VS_NO_PICK else index
 
 
 cdef class Table:
@@ -491,6 +506,10 @@ cdef class Table:
             As `select`; also if `nbytes` is not an integer in 0..2^64-1.
         """
         cdef uint64_t size = as_size(nbytes)
+        cdef AlternativeSet own
+        if type(candidates) is AlternativeSet:
+            own = <AlternativeSet>candidates
+            return as_index(vs_pick(&self.table.shared, own.rows, own.count, &size))
         return as_index(pick_from(self.table, candidates, &size))
 
     def select_fit(self, candidates, /):

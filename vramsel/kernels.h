@@ -459,34 +459,63 @@ static inline size_t vs_check_offsets(const int64_t *offsets, size_t from, size_
 enum { VS_PICK_WORK = 1024 };   /* records judged in vain before a copy is made */
 
 /* Where a writer came between: try again, and if it always does (a set of thousands, a writer that
- * never rests), pick from a copy, which takes less time than the set. Never inlined, since what it
- * needs would burden every pick. */
-VS_NEVER_INLINE uint64_t vs_pick_again(vs_shared *shared, const vs_record *records, size_t count, const uint64_t *size) {
-    if (!count) return VS_NO_PICK;
+ * never rests), pick from a copy, which takes less time than the set. */
+static VS_RARE uint64_t vs_pick_again(vs_shared *shared, const vs_record *records, size_t count, const uint64_t *size) {
     for (;;) {
-        uint64_t pick;
         vs_board board;
-        for (size_t i = 0; i <= VS_PICK_WORK / count; i++)
-            if (vs_try_pick(shared, records, count, size, &pick)) return pick;
+        for (size_t i = 0; i <= VS_PICK_WORK / count; i++) {
+            const vs_view *view = vs_load_acquire(&shared->view);
+            uint32_t turn = vs_load_acquire(&view->turn);
+            vs_side side = vs_side_of(view, turn);
+            uint64_t pick = vs_pick_side(side, records, count, size, vs_judge(side, records, size));
+            if (!vs_overtaken(view, turn)) return pick;
+        }
         if (vs_board_new(shared, &board)) continue;
-        pick = VS_NO_PICK;
+        uint64_t best = VS_NO_PICK;
         for (size_t i = 0; i < count; i++) {
             uint64_t nbytes = size ? *size : records[i].bytes_moved;
-            uint64_t here = vs_as_pick(
+            uint64_t pick = vs_as_pick(
                 vs_judge_cell(board.cells, board.outcomes, vs_locate_one(&board, &records[i]), nbytes), i);
-            pick = here < pick ? here : pick;
+            best = pick < best ? pick : best;
         }
         vs_board_free(&board);
-        return pick;
+        return best;
     }
+}
+
+VS_INLINE uint64_t vs_pick_rest_as(
+    vs_shared *shared, const vs_view *view, uint32_t turn, const vs_record *records, size_t count,
+    const uint64_t *size, uint32_t first
+) {
+    uint64_t pick = vs_pick_side(vs_side_of(view, turn), records, count, size, first);
+    return vs_overtaken(view, turn) ? vs_pick_again(shared, records, count, size) : pick;
+}
+
+/* Apart from vs_pick, so that a first candidate that fits does not pay for the registers of the loop;
+ * and two of them, so that the loop does not ask where a size comes from. */
+static VS_APART uint64_t vs_pick_rest(
+    vs_shared *shared, const vs_view *view, uint32_t turn, const vs_record *records, size_t count, uint32_t first
+) {
+    return vs_pick_rest_as(shared, view, turn, records, count, NULL, first);
+}
+
+static VS_APART uint64_t vs_pick_rest_sized(
+    vs_shared *shared, const vs_view *view, uint32_t turn, const vs_record *records, size_t count,
+    uint64_t size, uint32_t first
+) {
+    return vs_pick_rest_as(shared, view, turn, records, count, &size, first);
 }
 
 /* One set at one moment of the table. `size` is NULL, or the one size of every candidate. */
 VS_INLINE uint64_t vs_pick(vs_shared *shared, const vs_record *records, size_t count, const uint64_t *size) {
-    uint64_t pick;
-    if (VS_UNLIKELY(!vs_try_pick(shared, records, count, size, &pick)))
-        return vs_pick_again(shared, records, count, size);
-    return pick;
+    if (VS_UNLIKELY(!count)) return VS_NO_PICK;
+    const vs_view *view = vs_load_acquire(&shared->view);
+    uint32_t turn = vs_load_acquire(&view->turn);
+    uint32_t first = vs_judge(vs_side_of(view, turn), records, size);
+    if (first >> 6)
+        return size ? vs_pick_rest_sized(shared, view, turn, records, count, *size, first)
+                    : vs_pick_rest(shared, view, turn, records, count, first);
+    return vs_overtaken(view, turn) ? vs_pick_again(shared, records, count, size) : vs_as_pick(first, 0);
 }
 
 #endif

@@ -19,7 +19,8 @@
 #define vs_add_u32(at, value) __atomic_add_fetch(at, value, __ATOMIC_ACQ_REL)
 #define vs_add_u64(at, value) __atomic_add_fetch(at, value, __ATOMIC_ACQ_REL)
 #define VS_INLINE static inline __attribute__((always_inline))
-#define VS_NEVER_INLINE static __attribute__((noinline, cold, unused))
+#define VS_APART __attribute__((noinline, unused))
+#define VS_RARE __attribute__((noinline, cold, unused))
 #define VS_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define vs_prefetch(at) __builtin_prefetch(at)
 
@@ -65,7 +66,8 @@ static __forceinline void *vs_acquire_pointer(const volatile void *at) {
 #define vs_add_u64(at, value) \
     ((uint64_t)_InterlockedExchangeAdd64((volatile __int64 *)(at), (__int64)(value)) + (value))
 #define VS_INLINE static __forceinline
-#define VS_NEVER_INLINE static __declspec(noinline)
+#define VS_APART __declspec(noinline)
+#define VS_RARE __declspec(noinline)
 #define VS_UNLIKELY(condition) (condition)
 #define vs_prefetch(at) ((void)(at))
 

@@ -89,39 +89,48 @@ static inline int vs_pick_fits(uint64_t pick) {
  * with a bound is what is then used. */
 #define VS_ONCE(field) (*(const volatile uint16_t *)&(field))
 
-/* One set, on one side. It is short and its first candidate usually fits, so leave as soon as one
- * does. `size` is NULL, or the one size of every candidate. */
+/* What a reader needs of a view, in registers: past an atomic load the compiler would fetch it again. */
+typedef struct vs_side {
+    const uint64_t *rows;
+    const vs_entry *entries;
+    uint32_t backends;
+} vs_side;
+
+VS_INLINE vs_side vs_side_of(const vs_view *view, uint32_t turn) {
+    vs_side side = {view->rows[turn & 1], view->entries[turn & 1], view->backends};
+    return side;
+}
+
+/* The outcome of one candidate. `size` is NULL, or what to take for its bytes. */
+VS_INLINE uint32_t vs_judge(const vs_side side, const vs_record *record, const uint64_t *size) {
+    uint32_t index = vs_index(side.rows, side.backends, VS_ONCE(record->backend), VS_ONCE(record->device));
+    const vs_entry *entry = &side.entries[index];
+    uint64_t nbytes = size ? *size : record->bytes_moved;
+    return vs_load(&entry->outcomes[vs_step(vs_load(&entry->room), vs_load(&entry->tight_from), nbytes)]);
+}
+
+/* The pick of a set whose first candidate has been judged already. It ends where one fits, since a
+ * set is short and an early one usually does. */
 VS_INLINE uint64_t vs_pick_side(
-    const uint64_t *rows, const vs_entry *entries, uint32_t backends,
-    const vs_record *records, size_t count, const uint64_t *size
+    const vs_side side, const vs_record *records, size_t count, const uint64_t *size, uint32_t first
 ) {
-    uint32_t best = 0, limit = 256;     /* an outcome below the limit has a better rank than `best` */
+    uint32_t best = first, limit = first & 0xC0;    /* an outcome below has a better rank than `best` */
     const vs_record *at = records;
-    for (const vs_record *record = records; record != records + count; record++) {
-        const vs_entry *entry = &entries[vs_index(rows, backends, VS_ONCE(record->backend), VS_ONCE(record->device))];
-        uint64_t nbytes = size ? *size : record->bytes_moved;
-        uint32_t step = vs_step(vs_load(&entry->room), vs_load(&entry->tight_from), nbytes);
-        uint32_t outcome = vs_load(&entry->outcomes[step]);
+    for (const vs_record *record = records + 1; limit && record != records + count; record++) {
+        uint32_t outcome = vs_judge(side, record, size);
         if (outcome < limit) {
             best = outcome;
             at = record;
             limit = outcome & 0xC0;
-            if (!limit) break;
         }
     }
-    return count ? vs_as_pick(best, (size_t)(at - records)) : VS_NO_PICK;
+    return vs_as_pick(best, (size_t)(at - records));
 }
 
-/* Pick at one moment of the table, unless a writer changes it meanwhile: then it returns 0. */
-VS_INLINE int vs_try_pick(
-    const vs_shared *shared, const vs_record *records, size_t count, const uint64_t *size, uint64_t *pick
-) {
-    const vs_view *view = vs_load_acquire(&shared->view);
-    uint32_t turn = vs_load_acquire(&view->turn);
-    uint32_t side = turn & 1;
-    *pick = vs_pick_side(view->rows[side], view->entries[side], view->backends, records, count, size);
+/* Whether a writer has come between since the reader was sent to this side. */
+VS_INLINE int vs_overtaken(const vs_view *view, uint32_t turn) {
     vs_fence_acquire();
-    return vs_load(&view->turn) == turn;
+    return VS_UNLIKELY(vs_load(&view->turn) != turn);
 }
 
 #endif
