@@ -34,7 +34,9 @@ else:
 core = Extension(
     "vramsel._core",
     ["vramsel/_core.pyx"],
-    depends=[f"vramsel/{name}.h" for name in ("vramsel", "sync", "view", "kernels", "state", "threads", "api")],
+    depends=[
+        f"vramsel/{name}.h" for name in ("vramsel", "sync", "view", "kernels", "state", "threads", "api", "arrays")
+    ],
     include_dirs=[numpy.get_include(), "vramsel"],
     # Built against NumPy 2, runs on 1.26 as well.
     define_macros=[

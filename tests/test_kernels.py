@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
@@ -190,6 +191,28 @@ def test_batches_on_threads_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_batch_needs_no_memory_beside_its_output(kernel: str) -> None:
+    rng = np.random.default_rng(6)
+    table = random_table(rng, 30)
+    rows = random_rows(rng, 200_000, 30)
+    sizes = random_u64(rng, len(rows))
+    offsets = np.arange(0, len(rows) + 1, 5)
+    offsets[1] = 4
+    table.classify(rows[:100])  # what is loaded at the first call is not the batch's
+    for call in (
+        lambda: table.classify(rows, sizes),
+        lambda: table.select_many(rows, set_size=4, threads=2),
+        lambda: table.select_many(rows, offsets, sizes),
+    ):
+        tracemalloc.start()
+        try:
+            output = call()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak - output.nbytes < 20_000
 
 
 class StoppedError(Exception):

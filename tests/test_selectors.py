@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import vramsel as vs
+from vramsel.reference import ReferenceTable
 
 C, T, W, U = vs.FitStatus
 
@@ -180,6 +181,23 @@ def test_the_cached_selector_sees_what_is_published() -> None:
     assert selector.select(ALTERNATIVES) is ALTERNATIVES[1]
     table.mark_lost("cuda:1")
     assert copy.copy(selector).select(ALTERNATIVES) is ALTERNATIVES[2]
+
+
+def test_the_cached_selector_asks_the_table_that_it_was_given() -> None:
+    """Whoever overrides `select` is asked, as a method of that name promises."""
+
+    class Last(vs.MemoryTable):
+        __slots__ = ()
+
+        def select(self, candidates: object, /) -> int:
+            return len(candidates) - 1
+
+    table = Last({"cuda:0": (100, 100), "cuda:1": (100, 100), "cpu": (100, 100)})
+    assert vs.CachedPressureSelector(table).select(ALTERNATIVES) is ALTERNATIVES[-1]
+    assert vs.CachedPressureSelector(table, lambda c: 1).select(ALTERNATIVES) is ALTERNATIVES[-1]
+    oracle = ReferenceTable({"cuda:0": (0, 100), "cuda:1": (100, 100), "cpu": (100, 100)})
+    assert vs.CachedPressureSelector(oracle).select(ALTERNATIVES) is ALTERNATIVES[1]
+    assert vs.CachedPressureSelector(table=oracle, estimate_output_bytes=None).table is oracle
 
 
 def test_constructor_errors() -> None:

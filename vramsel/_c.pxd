@@ -3,6 +3,15 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
+cdef extern from "arrays.h":
+    int vs_keep_twins(object exact, object open)
+    bint vs_is_exact(object candidates, object exact) except -1
+
+
+cdef extern from "sync.h" nogil:
+    int vs_follow_forks()
+
+
 cdef extern from "view.h" nogil:
     ctypedef struct vs_record:
         uint16_t backend
@@ -32,12 +41,17 @@ cdef extern from "kernels.h" nogil:
     int vs_kernel_use(int number)
     int vs_board_new(vs_shared* shared, vs_board* board)
     void vs_board_free(vs_board* board)
-    size_t vs_check_offsets(const int64_t* offsets, size_t begin, size_t end, size_t count, int* even)
+    ctypedef struct vs_bad_offset:
+        size_t entry
+        int64_t here
+        int64_t before
+    int vs_check_offsets(
+        const int64_t* offsets, size_t begin, size_t end, size_t count, uint64_t each, int* even, vs_bad_offset* bad)
     uint64_t vs_pick(vs_shared* shared, const vs_record* records, size_t count, const uint64_t* size)
 
 
 cdef extern from "threads.h" nogil:
-    int vs_run_batch(const vs_batch* batch, size_t sets, int threads) except -1
+    int vs_run_batch(const vs_batch* batch, size_t sets, int threads, int hears) except -1
 
 
 cdef extern from "state.h" nogil:

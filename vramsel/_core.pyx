@@ -15,18 +15,18 @@ batches, `state.h` keeps what there is to decide on. What is here validates and 
 #                           a cell is set once and then stays
 #   CachedSelector          set once
 #   the callers' arrays     nobody's. What is read twice is checked again where it is used (kernels.h)
-#   twins                   twin_lock, and a slot is set once; read without
-#   _Candidate ...          set by bind() while the package is imported
+#   vs_twins                arrays.h
+#   few                     set while the module is imported, and so are _Candidate and the other names
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 from numpy cimport (
-    PyArray_DATA, PyArray_DESCR, PyArray_DIM, PyArray_IS_C_CONTIGUOUS, PyArray_NDIM, PyArray_SIZE, dtype,
+    NPY_INT64, PyArray_DATA, PyArray_DIM, PyArray_ISCARRAY_RO, PyArray_NDIM, PyArray_SIZE, PyArray_TYPE, dtype,
     import_array, ndarray,
 )
 
@@ -46,15 +46,12 @@ assert CANDIDATE_DTYPE.itemsize == sizeof(vs_record) == sizeof(record)
 
 cdef dtype _uint8 = np.dtype(np.uint8)
 cdef dtype _int32 = np.dtype(np.int32)
-cdef dtype _exact = CANDIDATE_DTYPE
+# The core's own. The public one can be changed by anybody: `array.dtype.names = ...` does.
+cdef dtype _exact = np.dtype([(name, CANDIDATE_DTYPE.fields[name][0]) for name in CANDIDATE_DTYPE.names], align=True)
+assert _exact == CANDIDATE_DTYPE
 
-# Other descriptors that were found equal to it. They live for ever, so that a pointer that equals
-# one of them is that one, whatever other threads do; and so there are only a few.
-cdef enum:
-    TWINS = 4
-cdef void* twins[TWINS]
-memset(twins, 0, sizeof(twins))
-cdef object twin_lock = threading.Lock()
+if vs_keep_twins(_exact, CANDIDATE_DTYPE) < 0:
+    raise MemoryError
 
 # From the layers above, which the core does not import: see bind().
 cdef object _Candidate = None
@@ -63,6 +60,7 @@ cdef object _as_u64 = None
 cdef object _as_bytes = None
 cdef object _as_output = None
 cdef object _as_sets = None
+cdef object _MemoryTable = None
 
 
 def bind(*, candidate_type, as_candidates, as_u64, as_bytes, as_output, as_sets):
@@ -70,6 +68,12 @@ def bind(*, candidate_type, as_candidates, as_u64, as_bytes, as_output, as_sets)
     global _Candidate, _as_candidates, _as_u64, _as_bytes, _as_output, _as_sets
     _Candidate, _as_candidates, _as_u64 = candidate_type, as_candidates, as_u64
     _as_bytes, _as_output, _as_sets = as_bytes, as_output, as_sets
+
+
+def bind_table(memory_table, /):
+    """Tell the core which subclass of `Table` leaves `select` as it is."""
+    global _MemoryTable
+    _MemoryTable = memory_table
 
 
 def kernels():
@@ -92,44 +96,11 @@ vs_kernel_use(len(kernels()) - 1)
 
 # -- arguments --------------------------------------------------------------------------------
 
-cdef inline bint is_exact(object candidates) except -1:
-    """Whether this array can be read as it is: the dtype, 1-d, contiguous, aligned."""
-    if type(candidates) is not ndarray:
-        return False
-    cdef ndarray array = <ndarray>candidates
-    if PyArray_NDIM(array) != 1 or not PyArray_IS_C_CONTIGUOUS(array):
-        return False
-    if <uintptr_t>PyArray_DATA(array) % sizeof(uint64_t):
-        return False
-    return <void*>PyArray_DESCR(array) == <void*>_exact or is_twin(candidates.dtype)
-
-
-cdef bint is_twin(object descr) except -1:
-    cdef int i
-    for i in range(TWINS):
-        if twins[i] == <void*>descr:
-            return True
-    if descr != _exact:
-        return False
-    with twin_lock:
-        for i in range(TWINS):
-            if not twins[i]:
-                Py_INCREF(descr)
-                twins[i] = <void*>descr
-                break
-    return True
-
-
-cdef object as_rows(object candidates, const vs_record** rows, Py_ssize_t* count):
-    """Point `rows` at the records of a set or an array; returns the object that owns them."""
-    if type(candidates) is AlternativeSet:
-        rows[0] = (<AlternativeSet>candidates).rows
-        count[0] = (<AlternativeSet>candidates).count
+cdef object as_rows(object candidates):
+    """A set or an array that can be read as it is, or the rows of another one."""
+    if type(candidates) is AlternativeSet or vs_is_exact(candidates, _exact):
         return candidates
-    cdef ndarray array = candidates if is_exact(candidates) else _as_candidates(candidates)
-    rows[0] = <const vs_record*>PyArray_DATA(array)
-    count[0] = PyArray_DIM(array, 0)
-    return array
+    return _as_candidates(candidates)
 
 
 cdef inline uint64_t as_size(object value) except? 0xFFFFFFFFFFFFFFFF:
@@ -147,29 +118,36 @@ cdef uint64_t as_other_size(object value) except? 0xFFFFFFFFFFFFFFFF:
 
 
 def check_offsets(ndarray offsets not None, Py_ssize_t count):
-    """Check contiguous int64 offsets against a number of rows.
+    """Check offsets (contiguous, int64) against a number of rows.
 
     Returns
     -------
-    bad : int
-        The first entry that decreases, is beyond `count` or ends a set of more than 2^31-1; -1 for none.
+    bad : tuple of int or None
+        The first entry that decreases, is beyond `count` or ends a set of more than 2^31-1; what it
+        is, and what the one before it is.
     each : int
-        The length of every set, if they all have the same; else 0.
+        The length of every set, if they all have the same and begin at 0; else 0.
     """
+    if PyArray_NDIM(offsets) != 1 or PyArray_TYPE(offsets) != NPY_INT64 or not PyArray_ISCARRAY_RO(offsets):
+        raise TypeError("offsets must be a contiguous 1-d array of int64")
     cdef const int64_t* bounds = <const int64_t*>PyArray_DATA(offsets)
-    cdef size_t entries = PyArray_DIM(offsets, 0), begin = 0, end, bad
-    cdef int even = 1
+    cdef size_t entries = PyArray_DIM(offsets, 0), begin = 0, end
+    # Read once: what is checked is what is returned, whoever writes to the offsets.
+    cdef int64_t first = bounds[0] if entries else 0
+    cdef int64_t each = bounds[1] - first if entries > 1 else 0
+    cdef int even = 1, fault
+    cdef vs_bad_offset bad
     while begin < entries:
         end = min(begin + (1 << 22), entries)
         with nogil:
-            bad = vs_check_offsets(bounds, begin, end, count, &even)
-        if bad < end:
-            return bad, 0
+            fault = vs_check_offsets(bounds, begin, end, count, each, &even, &bad)
+        if fault:
+            return (bad.entry, bad.here, bad.before), 0
         PyErr_CheckSignals()
         begin = end
-    if not even or entries < 2 or bounds[0]:
-        return -1, 0
-    return -1, bounds[1]
+    if even and first == 0 and 0 < each <= count // <Py_ssize_t>(entries - 1):
+        return None, each
+    return None, 0
 
 
 cdef inline object candidate_at(AlternativeSet alternatives, Py_ssize_t index):
@@ -261,7 +239,7 @@ cdef class AlternativeSet:
     @property
     def array(self):
         """The candidates as records: a read-only view, shape (len,), dtype `CANDIDATE_DTYPE`."""
-        return np.ndarray((self.count,), dtype=_exact, buffer=self.memory)
+        return np.ndarray((self.count,), dtype=CANDIDATE_DTYPE, buffer=self.memory)
 
     @property
     def alternatives(self):
@@ -329,7 +307,7 @@ cdef inline uint64_t pick_from(vs_table* table, object candidates, const uint64_
     if type(candidates) is AlternativeSet:
         return vs_pick(&table.shared, (<AlternativeSet>candidates).rows, (<AlternativeSet>candidates).count, size)
     cdef ndarray array
-    if is_exact(candidates):
+    if vs_is_exact(candidates, _exact):
         array = <ndarray>candidates
     else:
         array = _as_candidates(candidates)
@@ -426,26 +404,6 @@ cdef class Table:
                 <uint8_t*>PyArray_DATA(<ndarray>columns[3]), <uint8_t*>PyArray_DATA(<ndarray>columns[4]))
             if nodes == count:
                 return tuple(columns)
-
-    @property
-    def free(self):
-        """Free bytes per node: a new uint64 array in node order; 0 where not known."""
-        return self._columns()[0]
-
-    @property
-    def total(self):
-        """Total bytes per node: a new uint64 array in node order; 0 where unknown."""
-        return self._columns()[1]
-
-    @property
-    def reserved(self):
-        """Bytes promised and not yet visible in `free`, per node: a new uint64 array in node order."""
-        return self._columns()[2]
-
-    @property
-    def known(self):
-        """Whether the free bytes of a node are known: a new bool array in node order."""
-        return self._columns()[3]
 
     @property
     def version(self):
@@ -550,9 +508,10 @@ cdef class Table:
             If an argument has the wrong type, shape or range.
         """
         cdef vs_batch batch
-        memset(&batch, 0, sizeof(batch))
-        cdef tuple inputs = batch_inputs(&batch, candidates, sizes)
-        result = _as_output(out, batch.count, _uint8, "out", inputs)
+        rows = as_rows(candidates)
+        own = None if sizes is None else _as_u64(sizes, len(rows), "sizes")
+        result = _as_output(out, len(rows), _uint8, "out", (candidates, sizes, rows, own))
+        point(&batch, rows, own)
         batch.status = <uint8_t*>PyArray_DATA(<ndarray>result)
         run(self.table, &batch, batch.count, 1)
         return result
@@ -597,44 +556,49 @@ cdef class Table:
         are filled in part.
         """
         cdef vs_batch batch
-        memset(&batch, 0, sizeof(batch))
-        cdef tuple inputs = batch_inputs(&batch, candidates, sizes)
-        offsets, each, sets, threads = _as_sets(batch.count, offsets, set_size, threads)
-        inputs = (*inputs, offsets)
+        rows = as_rows(candidates)
+        own = None if sizes is None else _as_u64(sizes, len(rows), "sizes")
+        bounds, each, sets, threads = _as_sets(len(rows), offsets, set_size, threads)
+        inputs = (candidates, sizes, offsets, rows, own, bounds)
         result = _as_output(out, sets, _int32, "out", inputs)
-        batch.picks = <int32_t*>PyArray_DATA(<ndarray>result)
         if status_out is not None:
             status_out = _as_output(status_out, sets, _uint8, "status_out", (*inputs, result))
+        # Last, when no code of the caller's runs any more that could take the memory away.
+        point(&batch, rows, own)
+        batch.picks = <int32_t*>PyArray_DATA(<ndarray>result)
+        if status_out is not None:
             batch.status = <uint8_t*>PyArray_DATA(<ndarray>status_out)
         batch.set_size = each
         if not each:
-            batch.offsets = <const int64_t*>PyArray_DATA(<ndarray>offsets)
+            batch.offsets = <const int64_t*>PyArray_DATA(<ndarray>bounds)
         run(self.table, &batch, sets, threads)
         return result
 
 
-cdef tuple batch_inputs(vs_batch* batch, object candidates, object sizes):
-    """Point the batch at its candidates and their sizes; returns their owners."""
-    cdef Py_ssize_t count
-    owner = as_rows(candidates, &batch.records, &count)
-    batch.count = count
-    batch.sizes = NULL
-    if sizes is None:
-        return (owner,)
-    sizes = _as_u64(sizes, count, "sizes")
-    batch.sizes = <const uint64_t*>PyArray_DATA(<ndarray>sizes)
-    return owner, sizes
+cdef int point(vs_batch* batch, object rows, object sizes) except -1:
+    """Point a new batch at what `as_rows` and `as_u64` gave."""
+    memset(batch, 0, sizeof(batch[0]))
+    if type(rows) is AlternativeSet:
+        batch.records = (<AlternativeSet>rows).rows
+        batch.count = (<AlternativeSet>rows).count
+    else:
+        batch.records = <const vs_record*>PyArray_DATA(<ndarray>rows)
+        batch.count = PyArray_DIM(<ndarray>rows, 0)
+    if sizes is not None:
+        batch.sizes = <const uint64_t*>PyArray_DATA(<ndarray>sizes)
+    return 0
 
 
 cdef int run(vs_table* table, vs_batch* batch, size_t sets, int threads) except -1:
     """Run a batch on a copy of the table, without the GIL."""
     cdef vs_board board
+    cdef int hears = threading.get_ident() == threading.main_thread().ident
     with nogil:
         if vs_board_new(&table.shared, &board):
             raise MemoryError
         batch.board = &board
         try:
-            vs_run_batch(batch, sets, threads)
+            vs_run_batch(batch, sets, threads, hears)
         finally:
             vs_board_free(&board)
     return 0
@@ -645,16 +609,16 @@ cdef class CachedSelector:
 
     cdef readonly Table table
     cdef readonly object estimate   # None: the set is read as it is
-    cdef bint direct                # nobody wants to be asked on the way
 
-    def __cinit__(self, table, estimate_output_bytes=None):
+    def __init__(self, table, estimate_output_bytes=None):
+        if self.table is not None:
+            raise RuntimeError("this selector is initialised already; make a new one")
         if not isinstance(table, Table):
             raise TypeError(f"table must be a MemoryTable, not {type(table).__name__}")
         if estimate_output_bytes is not None and not callable(estimate_output_bytes):
             raise TypeError(f"estimate_output_bytes must be callable, not {type(estimate_output_bytes).__name__}")
-        self.table = table
         self.estimate = estimate_output_bytes
-        self.direct = estimate_output_bytes is None and type(table).select is Table.select
+        self.table = table
 
     def select(self, alternatives, /):
         """The candidate that ``table.select`` points at, or None for an empty set.
@@ -666,11 +630,15 @@ cdef class CachedSelector:
         """
         if type(alternatives) is not AlternativeSet:
             raise TypeError(f"select takes an AlternativeSet, not {type(alternatives).__name__}")
+        if self.table is None:
+            raise RuntimeError("this selector is not initialised")
         cdef AlternativeSet own = <AlternativeSet>alternatives
+        # A subclass of MemoryTable may have a `select` of its own, and may get one at any time.
+        if type(self.table) is not _MemoryTable or self.estimate is not None:
+            index = self.table.select(self._estimated(own))
+            return None if index is None else own[index]
         if own.count == 0:
             return None
-        if not self.direct:
-            return candidate_at(own, self.table.select(self._estimated(own)))
         return candidate_at(own, vs_pick_index(vs_pick(&self.table.table.shared, own.rows, own.count, NULL)))
 
 
@@ -715,5 +683,7 @@ cdef vramsel_table* open_from_c(void* table) except NULL:
     return <vramsel_table*>open_table(<object>table)
 
 
+if vs_follow_forks():
+    raise MemoryError
 vs_api.open = open_from_c
 api = PyCapsule_New(&vs_api, VRAMSEL_API, NULL)

@@ -52,10 +52,11 @@ static int vs_api_pick_many(
         .records = records, .sizes = sizes, .count = count, .offsets = offsets, .set_size = set_size,
         .picks = picks, .status = status
     };
-    int even = 1;
+    vs_bad_offset bad;
+    int even = 0;
     if (!sets) return 0;
     if (offsets) {
-        if (sets == SIZE_MAX || vs_check_offsets(offsets, 0, sets + 1, count, &even) <= sets) return -2;
+        if (sets == SIZE_MAX || vs_check_offsets(offsets, 0, sets + 1, count, 0, &even, &bad)) return -2;
     } else if (!set_size || set_size > INT32_MAX || sets > count / set_size)
         return -2;
     return vs_api_batch(table, &batch, sets);

@@ -428,19 +428,21 @@ static inline int vs_run(const vs_batch *batch, size_t from, size_t end) {
     return batch->offsets ? vs_run_ragged(batch, from, end) : vs_run_regular(batch, from, end);
 }
 
-static inline int vs_bad_offset(const int64_t *offsets, size_t i, size_t count) {
-    uint64_t here = (uint64_t)offsets[i], before = i ? (uint64_t)offsets[i - 1] : 0;
-    return here > count || here < before || (i && here - before > INT32_MAX);
-}
+/* What is wrong with some offsets: the first entry that decreases, lies beyond the records, or ends
+ * a set of more than 2^31 - 1, as it was read then. */
+typedef struct vs_bad_offset {
+    size_t entry;
+    int64_t here, before;
+} vs_bad_offset;
 
-/* The first of the entries from `from` to `end` that decreases, lies beyond `count`, or makes a set
- * of more than 2^31 - 1 records; `end` when all is well. Clears `even` unless all sets are as long
- * as the first. */
-static inline size_t vs_check_offsets(const int64_t *offsets, size_t from, size_t end, size_t count, int *even) {
+/* Check the entries from `from` to `end`: 0 when all is well. Clears `even` unless all sets are as
+ * long as `each`. Somebody may write to the offsets meanwhile: what was found does not bind them. */
+static inline int vs_check_offsets(
+    const int64_t *offsets, size_t from, size_t end, size_t count, uint64_t each, int *even, vs_bad_offset *bad
+) {
     for (size_t block = from; block < end; block += VS_BLOCK) {
         size_t stop = end - block < VS_BLOCK ? end : block + VS_BLOCK;
-        uint64_t wrong = block == 0 && vs_bad_offset(offsets, 0, count), uneven = 0;
-        uint64_t each = end > 1 ? (uint64_t)offsets[1] - (uint64_t)offsets[0] : 0;
+        uint64_t wrong = block == 0 && (uint64_t)offsets[0] > count, uneven = 0;
         /* No way out within a block, so that it is vectorised. */
         for (size_t i = block ? block : 1; i < stop; i++) {
             uint64_t here = (uint64_t)offsets[i], before = (uint64_t)offsets[i - 1];
@@ -448,10 +450,17 @@ static inline size_t vs_check_offsets(const int64_t *offsets, size_t from, size_
             uneven |= (here - before) ^ each;
         }
         if (uneven) *even = 0;
-        for (size_t i = block; wrong && i < stop; i++)
-            if (vs_bad_offset(offsets, i, count)) return i;
+        for (size_t i = block; wrong && i < stop; i++) {
+            uint64_t here = *(const volatile uint64_t *)&offsets[i];
+            uint64_t before = i ? *(const volatile uint64_t *)&offsets[i - 1] : 0;
+            if (here <= count && here >= before && (!i || here - before <= INT32_MAX)) continue;
+            bad->entry = i;
+            bad->here = (int64_t)here;
+            bad->before = (int64_t)before;
+            return -1;
+        }
     }
-    return end;
+    return 0;
 }
 
 /* -- one set, whatever writers do -------------------------------------------------------------- */

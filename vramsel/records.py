@@ -122,6 +122,10 @@ def candidates(
     return np.array(rows, dtype=CANDIDATE_DTYPE)
 
 
+# As CANDIDATE_DTYPE was made: `array.dtype.names = ...` renames the fields of the one that everybody has.
+_ROW = np.dtype([("backend", "u2"), ("device", "u2"), ("kernel", "u4"), ("bytes_moved", "u8")], align=True)
+assert _ROW == CANDIDATE_DTYPE
+
 _FIELDS = {"backend": 2**16 - 1, "device": 2**16 - 1, "kernel": 2**32 - 1, "bytes_moved": MAX_BYTES}
 
 
@@ -161,7 +165,7 @@ def as_candidates(values: Any) -> npt.NDArray[np.void]:
     values = np.asarray(values)  # a subclass can say what it likes of itself
     if values.ndim != 1:
         raise ValueError(f"candidates must be 1-d, not of shape {values.shape}")
-    rows = np.zeros(len(values), dtype=CANDIDATE_DTYPE)
+    rows = np.zeros(len(values), dtype=_ROW)
     for name, largest in _FIELDS.items():
         if name not in names:
             if name == "kernel":
@@ -232,10 +236,10 @@ def as_sets(
             raise ValueError(f"set_size {each} does not divide {count} candidates")
         return None, each, count // each, number
     bounds = _as_offsets(offsets, count)
-    entry, each = _core.check_offsets(bounds, count)
-    if entry < 0:
+    bad, each = _core.check_offsets(bounds, count)
+    if bad is None:
         return bounds, each, len(bounds) - 1, number
-    bound, before = int(bounds[entry]), int(bounds[entry - 1]) if entry else 0
+    entry, bound, before = bad
     if bound > count:
         raise ValueError(f"offsets[{entry}] = {bound} is beyond the {count} candidates")
     if bound < before:
@@ -286,6 +290,8 @@ def as_output(out: Any, count: int, wanted: np.dtype[Any], what: str, inputs: tu
 
 
 def _as_index(value: Any, what: str) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{what} must be an integer, not bool")
     try:
         return operator.index(value)
     except TypeError:
@@ -300,7 +306,11 @@ def _as_offsets(offsets: Any, count: int) -> npt.NDArray[np.int64]:
         for entry, item in enumerate(array):
             number = _as_index(item, f"offsets[{entry}]")
             numbers.append(number)
-            if not -(2**63) <= number < 2**63:
+            if number < 0:
+                raise ValueError(
+                    f"offsets[{entry}] = {shown(number)} is below 0: offsets begin at 0 and never decrease"
+                )
+            if number >= 2**63:
                 raise ValueError(f"offsets[{entry}] = {shown(number)} is beyond the {count} candidates")
         array = np.array(numbers, dtype=np.int64)
     if array.ndim != 1 or not array.size:
@@ -315,7 +325,7 @@ def _as_offsets(offsets: Any, count: int) -> npt.NDArray[np.int64]:
 
 def _as_integers(values: Any, what: str) -> npt.NDArray[Any] | list[Any]:
     """An array of integers as it is; of another sequence, or an array of objects, its items."""
-    if not isinstance(values, np.ndarray) and hasattr(values, "__array__"):
+    if isinstance(values, memoryview) or (not isinstance(values, np.ndarray) and hasattr(values, "__array__")):
         values = np.asarray(values)
     refuse_mask(values, what)
     if isinstance(values, np.ndarray):

@@ -146,8 +146,9 @@ class ReferenceTable(MemoryTable):
 
     def select_sized(self, candidates: Any, nbytes: int, /) -> int | None:
         """As `MemoryTable.select_sized`."""
+        size = as_bytes(nbytes, "nbytes")
         rows = _rows(candidates)
-        _, rank = self._decide(rows, np.full(len(rows), as_bytes(nbytes, "nbytes"), dtype=np.uint64))
+        _, rank = self._decide(rows, np.full(len(rows), size, dtype=np.uint64))
         return int(np.argmin(rank)) if len(rank) else None
 
     def select_fit(self, candidates: Any, /) -> int | None:
@@ -158,10 +159,9 @@ class ReferenceTable(MemoryTable):
     def classify(self, candidates: Any, sizes: Any = None, *, out: Any = None) -> npt.NDArray[np.uint8]:
         """As `MemoryTable.classify`."""
         rows = _rows(candidates)
-        if sizes is not None:
-            sizes = as_u64(sizes, len(rows), "sizes")
-        result = as_output(out, len(rows), np.dtype(np.uint8), "out", (candidates, sizes))
-        result[...], _ = self._decide(rows, sizes)
+        own = None if sizes is None else as_u64(sizes, len(rows), "sizes")
+        result = as_output(out, len(rows), np.dtype(np.uint8), "out", (candidates, sizes, own))
+        result[...], _ = self._decide(rows, own)
         return result
 
     def select_many(
@@ -177,12 +177,13 @@ class ReferenceTable(MemoryTable):
     ) -> npt.NDArray[np.int32]:
         """As `MemoryTable.select_many`; one thread does it all."""
         rows = _rows(candidates)
-        offsets, each, sets, _ = as_sets(len(rows), offsets, set_size, threads)
+        given = (candidates, sizes, offsets)
         if sizes is not None:
             sizes = as_u64(sizes, len(rows), "sizes")
-        result = as_output(out, sets, np.dtype(np.int32), "out", (candidates, sizes, offsets))
+        offsets, each, sets, _ = as_sets(len(rows), offsets, set_size, threads)
+        result = as_output(out, sets, np.dtype(np.int32), "out", (*given, sizes, offsets))
         if status_out is not None:
-            inputs = (candidates, sizes, offsets, result)
+            inputs = (*given, sizes, offsets, result)
             status_out = as_output(status_out, sets, np.dtype(np.uint8), "status_out", inputs)
         status, rank = self._decide(rows, sizes)
         count = len(status)

@@ -13,6 +13,7 @@ from . import _core
 from .errors import shown
 from .fit import FitPolicy, FitStatus, would_fit
 from .records import AlternativeSet, Candidate
+from .table import MemoryTable
 from .units import MAX_BYTES, as_bytes
 
 __all__ = [
@@ -166,6 +167,9 @@ class CachedPressureSelector(_core.CachedSelector):
 
     __slots__ = ()
 
+    def __init__(self, table: MemoryTable, estimate_output_bytes: Estimate | None = None) -> None:
+        super().__init__(table, estimate_output_bytes)
+
     def _estimated(self, alternatives: AlternativeSet) -> AlternativeSet | np.ndarray[Any, Any]:
         """What the table is asked about instead of the set, where it is not simply the set."""
         estimate = self.estimate
@@ -176,11 +180,19 @@ class CachedPressureSelector(_core.CachedSelector):
         return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CachedPressureSelector, (self.table, self.estimate)
+        return _restore, (type(self), self.table, self.estimate), object.__getstate__(self)
 
     def __repr__(self) -> str:
         estimate = "" if self.estimate is None else f", estimate_output_bytes={_name(self.estimate)}"
         return f"CachedPressureSelector({self.table!r}{estimate})"
+
+
+def _restore(
+    cls: type[CachedPressureSelector], table: MemoryTable, estimate: Estimate | None
+) -> CachedPressureSelector:
+    selector = cls.__new__(cls)  # a subclass may want other arguments
+    CachedPressureSelector.__init__(selector, table, estimate)
+    return selector
 
 
 def _as_size(size: Any, candidate: Candidate) -> int:

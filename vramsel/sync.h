@@ -18,6 +18,9 @@
 #define vs_fence_release() __atomic_thread_fence(__ATOMIC_RELEASE)
 #define vs_add_u32(at, value) __atomic_add_fetch(at, value, __ATOMIC_ACQ_REL)
 #define vs_add_u64(at, value) __atomic_add_fetch(at, value, __ATOMIC_ACQ_REL)
+static inline int vs_swap_u32(uint32_t *at, uint32_t from, uint32_t to) {
+    return __atomic_compare_exchange_n(at, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
 #define VS_INLINE static inline __attribute__((always_inline))
 #define VS_APART __attribute__((noinline, unused))
 #define VS_RARE __attribute__((noinline, cold, unused))
@@ -85,13 +88,49 @@ static inline int vs_lock_new(vs_lock *lock) { InitializeSRWLock(lock); return 0
 static inline void vs_lock_take(vs_lock *lock) { AcquireSRWLockExclusive(lock); }
 static inline void vs_lock_drop(vs_lock *lock) { ReleaseSRWLockExclusive(lock); }
 static inline void vs_lock_free(vs_lock *lock) { (void)lock; }
+#define vs_follow_forks() 0
 #else
 #include <pthread.h>
-typedef pthread_mutex_t vs_lock;
-static inline int vs_lock_new(vs_lock *lock) { return pthread_mutex_init(lock, NULL) ? -1 : 0; }
-static inline void vs_lock_take(vs_lock *lock) { pthread_mutex_lock(lock); }
-static inline void vs_lock_drop(vs_lock *lock) { pthread_mutex_unlock(lock); }
-static inline void vs_lock_free(vs_lock *lock) { pthread_mutex_destroy(lock); }
+#include <sched.h>
+
+/* A thread that held the lock at a fork does not exist in the child: there, whoever comes first makes
+ * it anew. `born` is the number of forks that the lock has lived through; it is atomic. */
+typedef struct vs_lock {
+    pthread_mutex_t mutex;
+    uint32_t born;
+} vs_lock;
+
+static uint32_t vs_forks;   /* atomic: how many there are between this process and the first */
+
+static void vs_forked(void) {
+    vs_store(&vs_forks, (vs_load(&vs_forks) + 1) & 0xFFFF);
+}
+
+/* To be called once. */
+static inline int vs_follow_forks(void) {
+    return pthread_atfork(NULL, NULL, vs_forked);
+}
+
+static inline int vs_lock_new(vs_lock *lock) {
+    if (pthread_mutex_init(&lock->mutex, NULL)) return -1;
+    vs_store_release(&lock->born, vs_load(&vs_forks));
+    return 0;
+}
+
+static inline void vs_lock_take(vs_lock *lock) {
+    enum { BUSY = 1 << 16 };
+    uint32_t now = vs_load(&vs_forks), born;
+    while (VS_UNLIKELY((born = vs_load_acquire(&lock->born)) != now)) {
+        if (born != BUSY && vs_swap_u32(&lock->born, born, BUSY))
+            vs_lock_new(lock);
+        else
+            sched_yield();
+    }
+    pthread_mutex_lock(&lock->mutex);
+}
+
+static inline void vs_lock_drop(vs_lock *lock) { pthread_mutex_unlock(&lock->mutex); }
+static inline void vs_lock_free(vs_lock *lock) { pthread_mutex_destroy(&lock->mutex); }
 #endif
 
 #endif

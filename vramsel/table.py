@@ -323,8 +323,28 @@ class MemoryTable(_core.Table):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes; `free`, `total` and `known` are in this order."""
+        """Names of the nodes; `free`, `total`, `reserved` and `known` are in this order."""
         return tuple(node.name for node in self._book.nodes)
+
+    @property
+    def free(self) -> npt.NDArray[np.uint64]:
+        """Free bytes per node: a new uint64 array in node order; 0 where not known."""
+        return self._columns()[0]
+
+    @property
+    def total(self) -> npt.NDArray[np.uint64]:
+        """Total bytes per node: a new uint64 array in node order; 0 where unknown."""
+        return self._columns()[1]
+
+    @property
+    def reserved(self) -> npt.NDArray[np.uint64]:
+        """Bytes promised and not yet visible in `free`, per node: a new uint64 array in node order."""
+        return self._columns()[2]
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Whether the free bytes of a node are known: a new bool array in node order."""
+        return self._columns()[3]
 
     def would_fit(self, placement: PlacementLike, nbytes: int) -> FitStatus:
         """How well `nbytes` bytes fit the memory of a placement.
@@ -394,6 +414,9 @@ class MemoryTable(_core.Table):
     ) -> None:
         self._mark_lost(index)
         _note(self._book.nodes[index], source, at, reason)
+
+
+_core.bind_table(MemoryTable)
 
 
 def _core_policy(policy: FitPolicy) -> tuple[float, int, int]:

@@ -1,9 +1,10 @@
 /* Runs a batch, on several threads where that is asked for, and hears signals meanwhile.
  *
  * The threads are plain ones that never touch Python. They and the caller take part after part of
- * the sets, so that one that is held up holds up nobody. The caller, which has let go of the GIL,
- * takes it every 50 ms for as long as it takes to ask Python for signals: Ctrl-C is heard within
- * a few blocks of that, and then no thread begins another block.
+ * the sets, so that one that is held up holds up nobody. A caller that is Python's main thread, and
+ * has let go of the GIL, takes it every 50 ms for as long as it takes to ask for signals: Ctrl-C
+ * is heard within a few blocks of that, and then no thread begins another block. Others have no
+ * signals to hear; and at exit the interpreter would end them there, with the job on their stack.
  */
 #ifndef VRAMSEL_THREADS_H
 #define VRAMSEL_THREADS_H
@@ -32,12 +33,13 @@ typedef struct vs_job {
     uint32_t stopped;           /* atomic */
     uint32_t blocks;            /* the caller's: how many it has done */
     int64_t asked;              /* the caller's: when it last asked for signals */
+    int hears;                  /* whether the caller is to ask for them */
 } vs_job;
 
 /* Ask Python for signals if it is time to; -1 when one raised an exception, which stays set. */
 static int vs_hear(vs_job *job) {
     int64_t now = vs_milliseconds();
-    if (now - job->asked < VS_ASK_EVERY) return 0;
+    if (!job->hears || now - job->asked < VS_ASK_EVERY) return 0;
     job->asked = now;
     PyGILState_STATE state = PyGILState_Ensure();
     int raised = PyErr_CheckSignals();
@@ -90,9 +92,10 @@ static int vs_worker_start(vs_worker *worker, vs_job *job) {
     return -1;
 }
 
-/* Sets (to classify: records) 0 to `sets`. Called without the GIL; -1 with an exception set. */
-static int vs_run_batch(const vs_batch *batch, size_t sets, int threads) {
-    vs_job job = {.batch = batch, .end = sets, .step = sets ? sets : 1, .asked = vs_milliseconds()};
+/* Sets (to classify: records) 0 to `sets`. Called without the GIL; `hears` says whether by Python's main
+ * thread. -1 with an exception set. */
+static int vs_run_batch(const vs_batch *batch, size_t sets, int threads, int hears) {
+    vs_job job = {.batch = batch, .end = sets, .step = sets ? sets : 1, .asked = vs_milliseconds(), .hears = hears};
     int raised = 0, running = 0;
     vs_worker *workers = NULL;
     if (threads > 1) {
@@ -106,9 +109,12 @@ static int vs_run_batch(const vs_batch *batch, size_t sets, int threads) {
             if ((uint64_t)threads > parts) threads = (int)parts;
             workers = (vs_worker *)malloc((size_t)(threads - 1) * sizeof(vs_worker));
         }
-        while (workers && running < threads - 1 && !vs_worker_start(&workers[running], &job)) running++;
+        while (workers && running < threads - 1 && !raised && !vs_worker_start(&workers[running], &job)) {
+            running++;
+            raised = vs_hear(&job);
+        }
     }
-    raised = vs_work(&job, vs_ask_caller);
+    if (!raised) raised = vs_work(&job, vs_ask_caller);
     while (running) {
         vs_worker *worker = &workers[running - 1];
         while (PyThread_acquire_lock_timed(worker->running, VS_ASK_EVERY * 1000, 0) != PY_LOCK_ACQUIRED)
