@@ -204,6 +204,12 @@ def test_out_arrays_are_filled_and_returned(table_type: type[vs.MemoryTable]) ->
         (lambda t, rows: t.select_many(rows, np.array([[0, 2]])), ValueError),
         (lambda t, rows: t.select_many(rows, [0, 2**63]), ValueError),
         (lambda t, rows: t.select_many(rows, "02"), TypeError),
+        (lambda t, rows: t.select_many(rows, [False, True]), TypeError),
+        (lambda t, rows: t.select_many(rows, [0, -(2**70)]), ValueError),
+        (lambda t, rows: t.select_many(rows, memoryview(np.zeros((2, 2), dtype=np.int64))), ValueError),
+        (lambda t, rows: t.classify(rows, memoryview(np.zeros((2, 1), dtype=np.int64))), ValueError),
+        (lambda t, rows: t.select_many(rows, set_size=True), TypeError),
+        (lambda t, rows: t.select_many(rows, [0, 99], [1.0, 2.0]), TypeError),
         (lambda t, rows: t.select_many(rows, set_size=2**31), ValueError),
         (lambda t, rows: t.select_many(rows, set_size=2**64), ValueError),
         (lambda t, rows: t.select_many(rows[:0], set_size=2**31), ValueError),
@@ -256,6 +262,18 @@ def test_out_must_not_overlap_the_input(table_type: type[vs.MemoryTable]) -> Non
     offsets = np.array([0, 2])
     with pytest.raises(ValueError, match="overlaps"):
         table.select_many(rows, offsets, out=offsets.view(np.int32)[:1])
+    # Also where only a converted copy is read: the caller's own would be written to.
+    wide = np.zeros(4, dtype=vs.CANDIDATE_DTYPE)
+    with pytest.raises(ValueError, match="overlaps"):
+        table.select_many(wide[::2], set_size=2, out=wide.view(np.int32)[:1])
+    with pytest.raises(ValueError, match="overlaps"):
+        table.classify(wide[::2], out=wide.view(np.uint8)[:2])
+    offsets = np.array([0, 2], dtype=np.int32)
+    with pytest.raises(ValueError, match="overlaps"):
+        table.select_many(rows, offsets, out=offsets[:1])
+    sizes = np.zeros(2, dtype=np.int32)
+    with pytest.raises(ValueError, match="overlaps"):
+        table.select_many(rows, set_size=2, sizes=sizes, out=sizes[:1])
 
 
 def test_nothing_is_written_before_all_is_checked(table_type: type[vs.MemoryTable]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import subprocess
+import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -155,6 +158,7 @@ def test_names_of_kernels() -> None:
         (2**70, ValueError),
         (1.5, TypeError),
         ("2", TypeError),
+        (True, TypeError),
         (None, TypeError),
     ],
 )
@@ -263,6 +267,98 @@ def test_signals_are_heard_in_a_long_batch(call: str) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
+@pytest.mark.parametrize("written", [1000, -5, 2**62])
+def test_even_offsets_that_change_while_they_are_checked(written: int) -> None:
+    """A wrong pick or an error, never a byte outside: the length of all sets is read once."""
+    table = vs.MemoryTable({"cpu": (10, 10)})
+    count = 2_000_000
+    rows = np.zeros(count, dtype=vs.CANDIDATE_DTYPE)
+    offsets = np.arange(count + 1)
+    before = signal.signal(signal.SIGALRM, lambda *_: offsets.__setitem__(1, written))
+    try:
+        for _ in range(10):
+            offsets[1] = 1
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            with contextlib.suppress(ValueError):
+                table.select_many(rows, offsets)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_offsets_that_others_write_to() -> None:
+    table = vs.MemoryTable({"cpu": (10, 10)})
+    rows = np.zeros(100_000, dtype=vs.CANDIDATE_DTYPE)
+    offsets = np.arange(len(rows) + 1)
+    stop = threading.Event()
+
+    def write() -> None:
+        rng = np.random.default_rng(1)
+        while not stop.is_set():
+            at = int(rng.integers(3))
+            offsets[at] = rng.choice([0, 1, 2, 1000, -1, 2**40, -(2**63)])
+            offsets[at] = at
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for turn in range(150):
+            with contextlib.suppress(ValueError):
+                table.select_many(rows, offsets, threads=1 + turn % 2)
+    finally:
+        stop.set()
+        writer.join()
+
+
+DAEMONS = """
+import threading, time
+import numpy as np
+import vramsel as vs
+table = vs.MemoryTable({"cpu": (10, 10)})
+rows = np.ones(1 << 24, vs.CANDIDATE_DTYPE)
+def work():
+    while True:
+        table.select_many(rows, set_size=2, threads=3)
+for _ in range(2):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+print("left")
+"""
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_a_process_ends_while_daemon_threads_are_in_batches(turn: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DAEMONS], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+
+
+def test_renamed_fields_are_not_read_by_their_old_places() -> None:
+    table = vs.MemoryTable({"cuda:0": (10, 10), "cpu": (10, 10)})
+    oracle = as_type(table, ReferenceTable)
+    rows = vs.candidates([("cuda:0", 5), ("cpu", 5)])
+    own = rows.astype(np.dtype([(name, rows.dtype[name]) for name in rows.dtype.names], align=True))
+    assert table.select(own) == 0
+    own.dtype.names = ("device", "backend", "kernel", "bytes_moved")
+    assert table.classify(own).tolist() == oracle.classify(own).tolist()
+    own.dtype.names = ("a", "b", "c", "d")
+    for one in (table, oracle):
+        with pytest.raises(TypeError, match="lack the field 'backend'"):
+            one.select(own)
+    own.dtype.names = rows.dtype.names
+    assert table.select(own) == 0
+
+
+def test_many_descriptors_that_are_equal() -> None:
+    table = vs.MemoryTable({"cuda:0": (0, 10), "cpu": (10, 10)})
+    rows = vs.candidates([("cuda:0", 5), ("cpu", 5)])
+    for _ in range(50):
+        twin = np.dtype([(name, rows.dtype[name]) for name in rows.dtype.names], align=True)
+        assert table.select(np.frombuffer(rows.tobytes(), dtype=twin)) == 1
 
 
 def test_large_sets_are_selected_from_while_a_writer_never_rests() -> None:

@@ -32,6 +32,7 @@ def test_optimised(tmp_path: Path) -> None:
     for seed in range(20):
         assert "portable" in run([program, "kernels", seed])
     assert "copies" in run([program, "latch", 300])
+    assert "forked" in run([program, "fork", 20])
 
 
 def test_memory_and_undefined_behaviour(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import threading
 
@@ -198,6 +199,58 @@ def test_the_cached_selector_asks_the_table_that_it_was_given() -> None:
     oracle = ReferenceTable({"cuda:0": (0, 100), "cuda:1": (100, 100), "cpu": (100, 100)})
     assert vs.CachedPressureSelector(oracle).select(ALTERNATIVES) is ALTERNATIVES[1]
     assert vs.CachedPressureSelector(table=oracle, estimate_output_bytes=None).table is oracle
+
+
+@pytest.mark.parametrize(("answer", "want"), [(0, 0), (-1, -1), (None, None), (True, 1)])
+def test_an_overridden_select_answers_like_an_index(answer: object, want: int | None) -> None:
+    table = type("Own", (vs.MemoryTable,), {"select": lambda self, candidates, /: answer})()
+    picked = vs.CachedPressureSelector(table).select(ALTERNATIVES)
+    assert picked is (None if want is None else ALTERNATIVES[want])
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"), [(3, IndexError), (-4, IndexError), (10**30, IndexError), ("x", TypeError)]
+)
+def test_an_overridden_select_that_answers_nonsense(answer: object, error: type[Exception]) -> None:
+    table = type("Own", (vs.MemoryTable,), {"select": lambda self, candidates, /: answer})()
+    with pytest.raises(error):
+        vs.CachedPressureSelector(table).select(ALTERNATIVES)
+
+
+def test_a_select_that_comes_later_is_asked_too() -> None:
+    class Later(vs.MemoryTable):
+        pass
+
+    table = Later({"cuda:0": (100, 100), "cuda:1": (100, 100), "cpu": (100, 100)})
+    selector = vs.CachedPressureSelector(table)
+    assert selector.select(ALTERNATIVES) is ALTERNATIVES[0]
+    table.select = lambda candidates: 2
+    assert selector.select(ALTERNATIVES) is ALTERNATIVES[2]
+
+
+class Named(vs.CachedPressureSelector):
+    """With arguments of its own."""
+
+    def __init__(self, name: str, *, nodes: dict) -> None:
+        super().__init__(vs.MemoryTable(nodes), estimate_output_bytes=len_of_payload)
+        self.name = name
+
+
+def len_of_payload(candidate: vs.Candidate) -> int:
+    return 1
+
+
+def test_subclasses_of_the_cached_selector() -> None:
+    selector = Named("mine", nodes={"cuda:0": (0, 100), "cuda:1": (100, 100)})
+    for one in (selector, copy.copy(selector), pickle.loads(pickle.dumps(selector))):
+        assert type(one) is Named
+        assert one.name == "mine"
+        assert one.select(ALTERNATIVES) is ALTERNATIVES[1]
+    with pytest.raises(RuntimeError, match="initialised already"):
+        selector.__init__("again", nodes={})
+    with pytest.raises(RuntimeError, match="not initialised"):
+        Named.__new__(Named).select(ALTERNATIVES)
+    assert list(inspect.signature(vs.CachedPressureSelector).parameters) == ["table", "estimate_output_bytes"]
 
 
 def test_constructor_errors() -> None:

@@ -20,6 +20,7 @@ batches, `state.h` keeps what there is to decide on. What is here validates and 
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.number cimport PyNumber_AsSsize_t
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_INCREF
@@ -257,7 +258,7 @@ cdef class AlternativeSet:
     def __getitem__(self, index):
         if isinstance(index, slice):
             return self.alternatives[index]
-        cdef Py_ssize_t i = index
+        cdef Py_ssize_t i = PyNumber_AsSsize_t(index, IndexError)
         if i < 0:
             i += self.count
         if not 0 <= i < self.count:

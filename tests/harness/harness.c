@@ -3,10 +3,13 @@
  *     harness kernels SEED    random tables and batches, in buffers of exactly their size, against the
  *                             rule written out once more
  *     harness latch ROUNDS    readers that pick and copy while writers publish, grow and close
+ *     harness fork TIMES      children of a process whose other threads hold the lock
  *
  * Exits 0, or says what differs and exits 1; sanitizers exit otherwise.
  */
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "api.h"
 
@@ -314,6 +317,53 @@ static void check_latch(uint64_t rounds) {
     vs_table_drop(a.table);
 }
 
+/* -- fork --------------------------------------------------------------------------------------- */
+
+static void *write_once(void *argument) {
+    vs_reading reading = {7, 100, VS_NODE_OK};
+    CHECK(!vs_table_update(argument, 0, &reading), "no node");
+    return NULL;
+}
+
+/* In the child nobody holds the lock that a thread of the parent held; several come for it at once,
+ * and a grandchild finds the same. */
+static void in_child(vs_table *table, int generations) {
+    pthread_t threads[8];
+    alarm(20);
+    for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, write_once, table);
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+    if (generations) {
+        int status = 1;
+        vs_lock_take(&table->shared.lock);
+        pid_t child = fork();
+        if (!child) in_child(table, generations - 1);
+        vs_lock_drop(&table->shared.lock);
+        waitpid(child, &status, 0);
+        CHECK(status == 0, "a grandchild ended with %d", status);
+    }
+    _exit(0);
+}
+
+static void check_fork(uint64_t times) {
+    vs_table *table = vs_table_new();
+    vs_policy policy = {1.0, UINT64_MAX, 0};
+    vs_reading reading = {0, 100, VS_NODE_OK};
+    uint32_t index = 0;
+    CHECK(!vs_follow_forks(), "no memory");
+    CHECK(!vs_table_add(table, &policy, &reading, &index), "no node");
+    for (; times; times--) {
+        int status = 1;
+        vs_lock_take(&table->shared.lock);
+        pid_t child = fork();
+        if (!child) in_child(table, 2);
+        vs_lock_drop(&table->shared.lock);
+        waitpid(child, &status, 0);
+        CHECK(status == 0, "a child ended with %d", status);
+        write_once(table);
+    }
+    vs_table_drop(table);
+}
+
 int main(int count, char **words) {
     if (count == 3 && !strcmp(words[1], "kernels")) {
         state = strtoull(words[2], NULL, 10) * 2654435761u + 1;
@@ -330,6 +380,11 @@ int main(int count, char **words) {
         check_latch(strtoull(words[2], NULL, 10));
         return 0;
     }
-    printf("usage: harness kernels SEED | harness latch ROUNDS\n");
+    if (count == 3 && !strcmp(words[1], "fork")) {
+        check_fork(strtoull(words[2], NULL, 10));
+        printf("forked\n");
+        return 0;
+    }
+    printf("usage: harness kernels SEED | harness latch ROUNDS | harness fork TIMES\n");
     return 2;
 }
