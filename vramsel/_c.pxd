@@ -39,7 +39,7 @@ cdef extern from "kernels.h" nogil:
         uint8_t* status
     const char* vs_kernel_name(int number)
     int vs_kernel_use(int number)
-    int vs_board_new(vs_shared* shared, vs_board* board)
+    int vs_board_new(vs_shared* shared, size_t records, vs_board* board)
     void vs_board_free(vs_board* board)
     ctypedef struct vs_bad_offset:
         size_t entry

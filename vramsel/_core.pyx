@@ -595,7 +595,7 @@ cdef int run(vs_table* table, vs_batch* batch, size_t sets, int threads) except 
     cdef vs_board board
     cdef int hears = threading.get_ident() == threading.main_thread().ident
     with nogil:
-        if vs_board_new(&table.shared, &board):
+        if vs_board_new(&table.shared, batch.count, &board):
             raise MemoryError
         batch.board = &board
         try:

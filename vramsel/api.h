@@ -30,7 +30,7 @@ static ptrdiff_t vs_api_pick_sized(
 
 static int vs_api_batch(vramsel_table *table, vs_batch *batch, size_t sets) {
     vs_board board;
-    if (vs_board_new(&table->inside.shared, &board)) return -1;
+    if (vs_board_new(&table->inside.shared, batch->count, &board)) return -1;
     batch->board = &board;
     vs_run(batch, 0, sets);
     vs_board_free(&board);

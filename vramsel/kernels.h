@@ -52,9 +52,10 @@ enum {
     VS_BOARD_TRIES = 8
 };
 
-/* How many cells a copy needs, and whether they are a grid. Backends at the end that say nothing
- * but what the row for all beyond says are left out. */
-static inline size_t vs_board_shape(const uint64_t *rows, uint32_t *backends, uint32_t *stride) {
+/* How many cells a copy needs, and whether they are a grid: not for so few records that filling it
+ * would take longer than it saves. Backends at the end that say nothing but what the row for all
+ * beyond says are left out. */
+static inline size_t vs_board_shape(const uint64_t *rows, size_t records, uint32_t *backends, uint32_t *stride) {
     uint32_t last = *backends;
     while (last && vs_load(&rows[last - 1]) == vs_load(&rows[*backends])) last--;
     size_t widest = 1, wanted = 1;
@@ -65,7 +66,8 @@ static inline size_t vs_board_shape(const uint64_t *rows, uint32_t *backends, ui
     }
     *backends = last;
     size_t grid = ((size_t)last + 1) * widest;
-    *stride = last <= INT16_MAX && grid <= VS_GRID_CELLS && widest <= VS_GRID_STRIDE ? (uint32_t)widest : 0;
+    int fits = last <= INT16_MAX && grid <= VS_GRID_CELLS && widest <= VS_GRID_STRIDE;
+    *stride = fits && grid <= wanted + records ? (uint32_t)widest : 0;
     return *stride ? grid : wanted;
 }
 
@@ -76,13 +78,13 @@ static inline void vs_copy_cell(const vs_board *board, size_t to, const vs_entry
 }
 
 /* One attempt: 0, or -1 when out of memory, or 1 when a writer came between. */
-static inline int vs_board_try(const vs_shared *shared, vs_board *board) {
+static inline int vs_board_try(const vs_shared *shared, size_t records, vs_board *board) {
     const vs_view *view = vs_load_acquire(&shared->view);
     uint32_t turn = vs_load_acquire(&view->turn), beyond = view->backends;
     const uint64_t *rows = view->rows[turn & 1];
     const vs_entry *entries = view->entries[turn & 1];
     board->backends = beyond;
-    size_t space = vs_board_shape(rows, &board->backends, &board->stride);
+    size_t space = vs_board_shape(rows, records, &board->backends, &board->stride);
     size_t head = ((size_t)board->backends + 1) * sizeof(uint64_t);
     char *block = (char *)malloc(head + space * (sizeof(vs_cell) + VS_STEPS));
     if (!block) return -1;
@@ -105,14 +107,14 @@ static inline int vs_board_try(const vs_shared *shared, vs_board *board) {
     return 1;
 }
 
-/* Copy one moment of the table; -1 when out of memory. Writers are not held up, unless they never
+/* Copy one moment of the table, to judge so many records by; -1 when out of memory. Writers are not held up, unless they never
  * leave the time for a copy: then the last attempt waits its turn among them. */
-static inline int vs_board_new(vs_shared *shared, vs_board *board) {
+static inline int vs_board_new(vs_shared *shared, size_t records, vs_board *board) {
     int failed = 1;
-    for (int i = 0; i < VS_BOARD_TRIES && failed == 1; i++) failed = vs_board_try(shared, board);
+    for (int i = 0; i < VS_BOARD_TRIES && failed == 1; i++) failed = vs_board_try(shared, records, board);
     if (failed == 1) {
         vs_lock_take(&shared->lock);
-        failed = vs_board_try(shared, board);
+        failed = vs_board_try(shared, records, board);
         vs_lock_drop(&shared->lock);
     }
     return failed;
@@ -209,7 +211,7 @@ VS_INLINE void vs_judge_part(
     const uint8_t *outcomes = board->outcomes;
     size_t i = 0;
     for (; i + VS_LINE_RECORDS <= count; i += VS_LINE_RECORDS) {
-        vs_prefetch(records + i + VS_AHEAD);
+        vs_prefetch((const void *)((uintptr_t)(records + i) + VS_AHEAD * sizeof(vs_record)));     /* which may not exist */
         for (size_t j = i; j < i + VS_LINE_RECORDS; j++)
             out[j] = vs_judge_cell(cells, outcomes, places[j], sizes ? sizes[j] : records[j].bytes_moved);
     }
@@ -479,7 +481,7 @@ static VS_RARE uint64_t vs_pick_again(vs_shared *shared, const vs_record *record
             uint64_t pick = vs_pick_side(side, records, count, size, vs_judge(side, records, size));
             if (!vs_overtaken(view, turn)) return pick;
         }
-        if (vs_board_new(shared, &board)) continue;
+        if (vs_board_new(shared, 0, &board)) continue;
         uint64_t best = VS_NO_PICK;
         for (size_t i = 0; i < count; i++) {
             uint64_t nbytes = size ? *size : records[i].bytes_moved;

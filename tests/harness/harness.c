@@ -219,7 +219,7 @@ static void check_wild_offsets(void) {
     uint8_t *status = exactly(sets);
     memset(records, 1, count * sizeof(vs_record));
     for (size_t s = 0; s <= sets; s++) offsets[s] = below(2) ? (int64_t)bytes() : (int64_t)below(count + 1);
-    CHECK(!vs_board_new(&table->shared, &board), "no memory");
+    CHECK(!vs_board_new(&table->shared, count, &board), "no memory");
     vs_batch batch = {
         .board = &board, .records = records, .count = count, .offsets = offsets, .picks = picks, .status = status
     };
