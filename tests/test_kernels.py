@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -359,6 +360,68 @@ def test_many_descriptors_that_are_equal() -> None:
     for _ in range(50):
         twin = np.dtype([(name, rows.dtype[name]) for name in rows.dtype.names], align=True)
         assert table.select(np.frombuffer(rows.tobytes(), dtype=twin)) == 1
+
+
+FORKING = """
+import os, signal, sys
+import numpy as np
+import vramsel as vs
+raises = len(sys.argv) > 1
+table = vs.MemoryTable({"cuda:0": (0, 10), "cpu": (10, 10)})
+rows = np.zeros(1 << 26, vs.CANDIDATE_DTYPE)  # nobody writes to it: a page of zeros
+rows[0] = (1, 0, 0, 5)
+child = None
+def handler(number, frame):
+    global child
+    if child is None:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(50)  # of its default action: it ends a child that hangs
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            if raises:
+                raise KeyError("in the child")
+signal.signal(signal.SIGALRM, handler)
+out = np.full(1 << 25, 99, np.int32)
+signal.setitimer(signal.ITIMER_REAL, 0.02)
+try:
+    table.select_many(rows, set_size=2, threads=3, out=out)
+    right = out[0] == 1 and not out[1:].any() and child is not None
+except KeyError:
+    right = raises and child == 0
+if child == 0:
+    os._exit(0 if right else 1)
+print(right, os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("raises", [[], ["raises"]])
+def test_a_handler_that_forks_in_the_middle_of_a_batch(raises: list[str]) -> None:
+    """The child has none of the threads, and does what they had taken on; or is rid of it."""
+    command = [sys.executable, "-P", "-W", "ignore", "-c", FORKING, *raises]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("True 0\n", "")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
+def test_signals_are_heard_among_empty_sets() -> None:
+    offsets = np.zeros(1 << 28, dtype=np.int64)  # nobody writes to it: a page of zeros
+    table = vs.MemoryTable({"cpu": (10, 10)})
+    handled: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        handled.append(number)
+        if len(handled) == 3:
+            raise StoppedError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        with pytest.raises(StoppedError):
+            table.select_many(vs.candidates([("cpu", 1)]), offsets, threads=2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_large_sets_are_selected_from_while_a_writer_never_rests() -> None:

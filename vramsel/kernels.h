@@ -266,6 +266,13 @@ static inline int vs_asked(const vs_batch *batch) {
     return batch->ask ? batch->ask(batch->who) : 0;
 }
 
+/* For the functions below: end with what `call` returns, unless it is 0. */
+#define VS_TRY(call) \
+    do { \
+        int ended = (call); \
+        if (VS_UNLIKELY(ended)) return ended; \
+    } while (0)
+
 /* The smallest of up to 16 outcomes, with its index in the bits that an outcome leaves free: the
  * pick, as rank << 6 | index << 2 | status, or VS_EMPTY_STATUS of none. */
 VS_INLINE uint32_t vs_smallest(const uint8_t *outcomes, size_t count) {
@@ -344,7 +351,7 @@ static inline int vs_run_long(const vs_batch *batch, size_t set, size_t low, siz
         vs_judge_batch(batch, from, count, outcomes);
         uint64_t pick = vs_reduce(outcomes, count, from - low);
         best = pick < best ? pick : best;
-        if (vs_asked(batch)) return -1;
+        VS_TRY(vs_asked(batch));
     }
     vs_put_pick(batch, set, best);
     return 0;
@@ -355,7 +362,7 @@ static inline int vs_run_regular(const vs_batch *batch, size_t set, size_t end) 
     size_t each = batch->set_size, step = VS_BLOCK / each;
     if (!step) {
         for (; set < end; set++)
-            if (vs_run_long(batch, set, set * each, (set + 1) * each, outcomes)) return -1;
+            VS_TRY(vs_run_long(batch, set, set * each, (set + 1) * each, outcomes));
         return 0;
     }
     for (; set < end; set += step) {
@@ -371,7 +378,7 @@ static inline int vs_run_regular(const vs_batch *batch, size_t set, size_t end) 
         default:
             for (size_t s = 0; s < sets; s++) vs_put_set(outcomes + s * each, each, picks + s, status ? status + s : NULL);
         }
-        if (vs_asked(batch)) return -1;
+        VS_TRY(vs_asked(batch));
     }
     return 0;
 }
@@ -393,21 +400,22 @@ static inline int vs_run_ragged(const vs_batch *batch, size_t set, size_t end) {
     while (set < end) {
         size_t high = vs_bound(batch, set + 1, low);
         if (high - low > VS_BLOCK) {
-            if (vs_run_long(batch, set++, low, high, outcomes)) return -1;
+            VS_TRY(vs_run_long(batch, set++, low, high, outcomes));
             low = high;
             continue;
         }
         /* A block begins with a set; one that its end cuts begins the next. */
         size_t from = low, last = vs_bound(batch, end, high);
         size_t count = last - from < VS_BLOCK ? last - from : VS_BLOCK;
-        vs_judge_batch(batch, from, count, outcomes);
+        if (count) vs_judge_batch(batch, from, count, outcomes);
+        size_t stop = set + VS_BLOCK;   /* empty sets take no records, and would never end the block */
         do {
             vs_put_set(outcomes + (low - from), high - low, picks + set, status ? status + set : NULL);
             low = high;
             if (++set == end) break;
             high = vs_bound(batch, set + 1, low);
-        } while (high - from <= count);
-        if (vs_asked(batch)) return -1;
+        } while (high - from <= count && set < stop);
+        VS_TRY(vs_asked(batch));
     }
     return 0;
 }
@@ -419,12 +427,12 @@ static inline int vs_run_classify(const vs_batch *batch, size_t from, size_t end
         uint8_t *status = batch->status + from;
         vs_judge_batch(batch, from, count, outcomes);
         for (size_t i = 0; i < count; i++) status[i] = outcomes[i] & 3;
-        if (vs_asked(batch)) return -1;
+        VS_TRY(vs_asked(batch));
     }
     return 0;
 }
 
-/* The sets (or, to classify, the records) from `from` up to `end`; -1 if `ask` ended it. */
+/* The sets (or, to classify, the records) from `from` up to `end`; 0, or what `ask` ended it with. */
 static inline int vs_run(const vs_batch *batch, size_t from, size_t end) {
     if (!batch->picks) return vs_run_classify(batch, from, end);
     return batch->offsets ? vs_run_ragged(batch, from, end) : vs_run_regular(batch, from, end);

@@ -8,6 +8,10 @@
 
 #include <stdint.h>
 
+#if SIZE_MAX <= UINT32_MAX
+#error "vramsel is written for 64-bit systems"
+#endif
+
 #if defined(__GNUC__) || defined(__clang__)
 
 #define vs_load(at) __atomic_load_n(at, __ATOMIC_RELAXED)
@@ -75,7 +79,7 @@ static __forceinline void *vs_acquire_pointer(const volatile void *at) {
 #define vs_prefetch(at) ((void)(at))
 
 #else
-#error "vramsel needs GCC, Clang, or MSVC for a 64-bit system"
+#error "vramsel needs GCC, Clang or MSVC"
 #endif
 
 #ifdef _WIN32
@@ -89,6 +93,7 @@ static inline void vs_lock_take(vs_lock *lock) { AcquireSRWLockExclusive(lock); 
 static inline void vs_lock_drop(vs_lock *lock) { ReleaseSRWLockExclusive(lock); }
 static inline void vs_lock_free(vs_lock *lock) { (void)lock; }
 #define vs_follow_forks() 0
+#define vs_forks_now() 0u
 #else
 #include <pthread.h>
 #include <sched.h>
@@ -106,6 +111,10 @@ static void vs_forked(void) {
     vs_store(&vs_forks, (vs_load(&vs_forks) + 1) & 0xFFFF);
 }
 
+static inline uint32_t vs_forks_now(void) {
+    return vs_load(&vs_forks);
+}
+
 /* To be called once. */
 static inline int vs_follow_forks(void) {
     return pthread_atfork(NULL, NULL, vs_forked);
@@ -113,13 +122,13 @@ static inline int vs_follow_forks(void) {
 
 static inline int vs_lock_new(vs_lock *lock) {
     if (pthread_mutex_init(&lock->mutex, NULL)) return -1;
-    vs_store_release(&lock->born, vs_load(&vs_forks));
+    vs_store_release(&lock->born, vs_forks_now());
     return 0;
 }
 
 static inline void vs_lock_take(vs_lock *lock) {
     enum { BUSY = 1 << 16 };
-    uint32_t now = vs_load(&vs_forks), born;
+    uint32_t now = vs_forks_now(), born;
     while (VS_UNLIKELY((born = vs_load_acquire(&lock->born)) != now)) {
         if (born != BUSY && vs_swap_u32(&lock->born, born, BUSY))
             vs_lock_new(lock);

@@ -34,9 +34,11 @@ typedef struct vs_job {
     uint32_t blocks;            /* the caller's: how many it has done */
     int64_t asked;              /* the caller's: when it last asked for signals */
     int hears;                  /* whether the caller is to ask for them */
+    uint32_t forks;             /* vs_forks_now() when it began; later in a child that a handler forked */
 } vs_job;
 
-/* Ask Python for signals if it is time to; -1 when one raised an exception, which stays set. */
+/* Ask Python for signals if it is time to: -1 when a handler raised an exception, which stays set; 1
+ * in a child that a handler forked, where there are no workers. */
 static int vs_hear(vs_job *job) {
     int64_t now = vs_milliseconds();
     if (!job->hears || now - job->asked < VS_ASK_EVERY) return 0;
@@ -45,7 +47,7 @@ static int vs_hear(vs_job *job) {
     int raised = PyErr_CheckSignals();
     PyGILState_Release(state);
     if (raised) vs_store(&job->stopped, 1);
-    return raised ? -1 : 0;
+    return raised ? -1 : vs_forks_now() != job->forks;
 }
 
 static int vs_ask_caller(void *who) {
@@ -64,7 +66,8 @@ static int vs_work(vs_job *job, int (*ask)(void *who)) {
     while (!vs_load(&job->stopped)) {
         uint64_t to = vs_add_u64(&job->next, job->step), from = to - job->step;
         if (from >= job->end) return 0;
-        if (vs_run(&own, (size_t)from, (size_t)(to < job->end ? to : job->end))) return -1;
+        int ended = vs_run(&own, (size_t)from, (size_t)(to < job->end ? to : job->end));
+        if (ended) return ended;
     }
     return -1;
 }
@@ -96,12 +99,13 @@ static int vs_worker_start(vs_worker *worker, vs_job *job) {
  * thread. -1 with an exception set. */
 static int vs_run_batch(const vs_batch *batch, size_t sets, int threads, int hears) {
     vs_job job = {.batch = batch, .end = sets, .step = sets ? sets : 1, .asked = vs_milliseconds(), .hears = hears};
+    job.forks = vs_forks_now();
     int raised = 0, running = 0;
     vs_worker *workers = NULL;
     if (threads > 1) {
         /* Eight parts per thread even out what one of them loses to other programs; fewer where a
          * part would be too short to be worth the trouble. */
-        uint64_t parts = batch->count / (4 * VS_BLOCK), most = 8 * (uint64_t)threads;
+        uint64_t parts = (batch->count + sets) / (4 * VS_BLOCK), most = 8 * (uint64_t)threads;
         parts = parts < most ? parts : most;
         parts = parts < sets ? parts : sets;
         if (parts > 1) {
@@ -115,16 +119,19 @@ static int vs_run_batch(const vs_batch *batch, size_t sets, int threads, int hea
         }
     }
     if (!raised) raised = vs_work(&job, vs_ask_caller);
-    while (running) {
-        vs_worker *worker = &workers[running - 1];
-        while (PyThread_acquire_lock_timed(worker->running, VS_ASK_EVERY * 1000, 0) != PY_LOCK_ACQUIRED)
+    while (running && vs_forks_now() == job.forks) {
+        vs_worker *worker = &workers[--running];
+        while (PyThread_acquire_lock_timed(worker->running, VS_ASK_EVERY * 1000, 0) != PY_LOCK_ACQUIRED) {
             if (!raised) raised = vs_hear(&job);
+            if (raised > 0) break;
+        }
+        if (raised > 0) break;
         PyThread_release_lock(worker->running);
         PyThread_free_lock(worker->running);
-        running--;
     }
     free(workers);
-    return raised;
+    /* What the parent's workers had taken on, nobody does here. Some of it may be done twice. */
+    return raised > 0 ? vs_run_batch(batch, sets, 1, hears) : raised;
 }
 
 #endif
