@@ -237,7 +237,7 @@ static inline void vs_judge_block(
 
 /* -- batches ----------------------------------------------------------------------------------- */
 
-/* One batch, or a part of it. `ask` is NULL, or is called every few thousand records; what it
+/* One batch, or a part of it. `ask` is NULL, or is called every thousand records or so; what it
  * returns ends the batch unless it is 0. */
 typedef struct vs_batch {
     const vs_board *board;
@@ -252,7 +252,8 @@ typedef struct vs_batch {
     void *who;
 } vs_batch;
 
-enum { VS_BLOCK = 4096, VS_SHORT = 16 };
+/* What a block needs is small, so that a table of 1024 nodes stays in the first-level cache beside it. */
+enum { VS_BLOCK = 1024, VS_SHORT = 16 };
 
 /* A block's outcomes, and so many more bytes that sixteen can be read from any of them. */
 typedef uint8_t vs_outcomes[VS_BLOCK + VS_SHORT];

@@ -25,7 +25,7 @@ static inline int64_t vs_milliseconds(void) {
 }
 #endif
 
-enum { VS_ASK_EVERY = 50, VS_BLOCKS_PER_LOOK = 16, VS_MOST_THREADS = 1024 };
+enum { VS_ASK_EVERY = 50, VS_BLOCKS_PER_LOOK = 64, VS_SHARE = 1 << 14 };
 
 typedef struct vs_job {
     const vs_batch *batch;
@@ -105,7 +105,7 @@ static int vs_run_batch(const vs_batch *batch, size_t sets, int threads, int hea
     if (threads > 1) {
         /* Eight parts per thread even out what one of them loses to other programs; fewer where a
          * part would be too short to be worth the trouble. */
-        uint64_t parts = (batch->count + sets) / (4 * VS_BLOCK), most = 8 * (uint64_t)threads;
+        uint64_t parts = (batch->count + sets) / VS_SHARE, most = 8 * (uint64_t)threads;
         parts = parts < most ? parts : most;
         parts = parts < sets ? parts : sets;
         if (parts > 1) {
