@@ -22,6 +22,8 @@ import vramsel as vs
 from vramsel import _core
 from vramsel.reference import ReferenceTable
 
+pytestmark = pytest.mark.xdist_group("consumer")  # which is compiled once, by one worker
+
 HERE = Path(__file__).parent
 ABI = json.loads((HERE / "abi.json").read_text(encoding="utf-8"))
 

@@ -9,8 +9,6 @@ import pytest
 from toolchain import HEADERS, compiler, needs_sanitizer, run
 
 HARNESS = Path(__file__).with_name("harness") / "harness.c"
-pytestmark = pytest.mark.native  # nothing in here depends on NumPy's version
-
 WARNINGS = ["-Wall", "-Wextra", "-Wno-unused-variable", "-Wno-unused-function"]
 
 
