@@ -85,7 +85,7 @@ static inline int vs_board_try(const vs_shared *shared, size_t records, vs_board
     const vs_entry *entries = view->entries[turn & 1];
     board->backends = beyond;
     size_t space = vs_board_shape(rows, records, &board->backends, &board->stride);
-    size_t head = ((size_t)board->backends + 1) * sizeof(uint64_t);
+    size_t head = ((size_t)board->backends + 2) / 2 * sizeof(vs_cell);    /* so that no cell lies across two cache lines */
     char *block = (char *)malloc(head + space * (sizeof(vs_cell) + VS_STEPS));
     if (!block) return -1;
     board->rows = (uint64_t *)block;
@@ -107,8 +107,9 @@ static inline int vs_board_try(const vs_shared *shared, size_t records, vs_board
     return 1;
 }
 
-/* Copy one moment of the table, to judge so many records by; -1 when out of memory. Writers are not held up, unless they never
- * leave the time for a copy: then the last attempt waits its turn among them. */
+/* Copy one moment of the table, to judge so many records by; -1 when out of memory. Writers are not
+ * held up, unless they never leave the time for a copy: then the last attempt waits its turn among
+ * them. */
 static inline int vs_board_new(vs_shared *shared, size_t records, vs_board *board) {
     int failed = 1;
     for (int i = 0; i < VS_BOARD_TRIES && failed == 1; i++) failed = vs_board_try(shared, records, board);
