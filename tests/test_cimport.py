@@ -16,7 +16,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from implementations import as_type
-from toolchain import compiler, run
+from toolchain import HEADERS, compiler, run
 
 import vramsel as vs
 from vramsel import _core
@@ -251,7 +251,19 @@ class Capsule:
         return self.api.open(table)
 
 
-def test_the_contract_of_c_callers() -> None:
+def test_the_contract_of_c_callers(tmp_path: Path) -> None:
+    """As the header has it, and as the structure above repeats it."""
+    prints = "".join(f'    print_one("{name}", offsetof(vramsel_api, {name}));\n' for name, *_ in Api._fields_)
+    source = tmp_path / "layout.c"
+    source.write_text(
+        "#include <stdio.h>\n"
+        '#include "vramsel.h"\n'
+        'static void print_one(const char *name, size_t at) { printf("\\"%s\\": %d, ", name, (int)at); }\n'
+        f'int main(void) {{\n    putchar(123);\n{prints}    printf("\\"struct\\": %d", (int)sizeof(vramsel_api));\n'
+        "    putchar(125);\n    return 0;\n}\n"
+    )
+    run([*compiler(), f"-I{HEADERS}", "-o", tmp_path / "layout", source])
+    assert json.loads(run([tmp_path / "layout"])) == ABI["api"]
     layout = {name: getattr(Api, name).offset for name, *_ in Api._fields_}
     assert layout | {"struct": ctypes.sizeof(Api)} == ABI["api"]
     api = Capsule().api

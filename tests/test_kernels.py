@@ -290,6 +290,23 @@ def test_even_offsets_that_change_while_they_are_checked(written: int) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.parametrize("call", ["classify", "select_many"])
+def test_an_array_that_changes_its_dtype_meanwhile(call: str) -> None:
+    """The caller's own code runs while the arguments are converted: what was accepted is what is read."""
+    table = vs.MemoryTable({"cpu": (10, 10)})
+    rows = np.zeros(1000, dtype=vs.CANDIDATE_DTYPE)
+
+    class Sizes:
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            rows.dtype = np.uint8  # now it has 16000 rows
+            return np.ones(1000, dtype=np.uint64)
+
+    if call == "classify":
+        assert table.classify(rows, Sizes()).shape == (1000,)
+    else:
+        assert table.select_many(rows, None, Sizes(), set_size=4).shape == (250,)
+
+
 def test_offsets_that_others_write_to() -> None:
     table = vs.MemoryTable({"cpu": (10, 10)})
     rows = np.zeros(100_000, dtype=vs.CANDIDATE_DTYPE)
@@ -366,25 +383,29 @@ FORKING = """
 import os, signal, sys
 import numpy as np
 import vramsel as vs
-raises = len(sys.argv) > 1
+raises = "raises" in sys.argv
 table = vs.MemoryTable({"cuda:0": (0, 10), "cpu": (10, 10)})
-rows = np.zeros(1 << 26, vs.CANDIDATE_DTYPE)  # nobody writes to it: a page of zeros
+rows = np.zeros(1 << 27, vs.CANDIDATE_DTYPE)  # nobody writes to it: a page of zeros
 rows[0] = (1, 0, 0, 5)
+if "waiting" in sys.argv:  # a short set for one thread, and a long one for the other
+    cut = np.array([0, 1 << 18, 1 << 27])
+else:
+    cut = np.arange(0, len(rows) + 1, 2)
 child = None
 def handler(number, frame):
     global child
     if child is None:
         child = os.fork()
         if child == 0:
-            signal.alarm(50)  # of its default action: it ends a child that hangs
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends a child that hangs
+            signal.alarm(50)
             if raises:
                 raise KeyError("in the child")
 signal.signal(signal.SIGALRM, handler)
-out = np.full(1 << 25, 99, np.int32)
-signal.setitimer(signal.ITIMER_REAL, 0.02)
+out = np.full(len(cut) - 1, 99, np.int32)
+signal.setitimer(signal.ITIMER_REAL, 0.03)
 try:
-    table.select_many(rows, set_size=2, threads=3, out=out)
+    table.select_many(rows, cut, threads=3, out=out)
     right = out[0] == 1 and not out[1:].any() and child is not None
 except KeyError:
     right = raises and child == 0
@@ -395,10 +416,10 @@ print(right, os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("raises", [[], ["raises"]])
-def test_a_handler_that_forks_in_the_middle_of_a_batch(raises: list[str]) -> None:
+@pytest.mark.parametrize("words", [[], ["raises"], ["waiting"], ["waiting", "raises"]], ids=" ".join)
+def test_a_handler_that_forks_in_the_middle_of_a_batch(words: list[str]) -> None:
     """The child has none of the threads, and does what they had taken on; or is rid of it."""
-    command = [sys.executable, "-P", "-W", "ignore", "-c", FORKING, *raises]
+    command = [sys.executable, "-P", "-W", "ignore", "-c", FORKING, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.stderr) == ("True 0\n", "")
 

@@ -98,10 +98,10 @@ vs_kernel_use(len(kernels()) - 1)
 # -- arguments --------------------------------------------------------------------------------
 
 cdef object as_rows(object candidates):
-    """A set or an array that can be read as it is, or the rows of another one."""
-    if type(candidates) is AlternativeSet or vs_is_exact(candidates, _exact):
+    """A set, or an array that can be read as it is and is nobody else's: its length and dtype stay."""
+    if type(candidates) is AlternativeSet:
         return candidates
-    return _as_candidates(candidates)
+    return candidates[:] if vs_is_exact(candidates, _exact) else _as_candidates(candidates)
 
 
 cdef inline uint64_t as_size(object value) except? 0xFFFFFFFFFFFFFFFF:
@@ -301,6 +301,7 @@ cdef void* few[FEW]
 for _index in range(FEW):
     Py_INCREF(_index)
     few[_index] = <void*>_index
+del _index
 
 
 cdef inline uint64_t pick_from(vs_table* table, object candidates, const uint64_t* size) except NO_SUCH_PICK:
@@ -564,7 +565,7 @@ cdef class Table:
         result = _as_output(out, sets, _int32, "out", inputs)
         if status_out is not None:
             status_out = _as_output(status_out, sets, _uint8, "status_out", (*inputs, result))
-        # Last, when no code of the caller's runs any more that could take the memory away.
+        # Last, when no code of the caller's runs any more.
         point(&batch, rows, own)
         batch.picks = <int32_t*>PyArray_DATA(<ndarray>result)
         if status_out is not None:

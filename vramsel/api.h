@@ -55,6 +55,7 @@ static int vs_api_pick_many(
     vs_bad_offset bad;
     int even = 0;
     if (!sets) return 0;
+    if (!picks) return -2;
     if (offsets) {
         if (sets == SIZE_MAX || vs_check_offsets(offsets, 0, sets + 1, count, 0, &even, &bad)) return -2;
     } else if (!set_size || set_size > INT32_MAX || sets > count / set_size)

@@ -16,7 +16,7 @@ typedef struct vs_twin {
     PyObject *names;
 } vs_twin;
 
-enum { VS_TWINS = 5 };
+enum { VS_TWINS = 32 };
 static vs_twin vs_twins[VS_TWINS];
 static vs_lock vs_twin_lock;
 

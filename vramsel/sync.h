@@ -127,13 +127,13 @@ static inline int vs_lock_new(vs_lock *lock) {
 }
 
 static inline void vs_lock_take(vs_lock *lock) {
-    enum { BUSY = 1 << 16 };
-    uint32_t now = vs_forks_now(), born;
+    /* Who is making it anew belongs to one process too: a child forked meanwhile begins again. */
+    uint32_t now = vs_forks_now(), busy = now | 1 << 16, born;
     while (VS_UNLIKELY((born = vs_load_acquire(&lock->born)) != now)) {
-        if (born != BUSY && vs_swap_u32(&lock->born, born, BUSY))
-            vs_lock_new(lock);
-        else
+        if (born == busy || !vs_swap_u32(&lock->born, born, busy))
             sched_yield();
+        else if (vs_lock_new(lock))
+            vs_store_release(&lock->born, born);
     }
     pthread_mutex_lock(&lock->mutex);
 }

@@ -123,14 +123,14 @@ static int vs_run_batch(const vs_batch *batch, size_t sets, int threads, int hea
         vs_worker *worker = &workers[--running];
         while (PyThread_acquire_lock_timed(worker->running, VS_ASK_EVERY * 1000, 0) != PY_LOCK_ACQUIRED) {
             if (!raised) raised = vs_hear(&job);
-            if (raised > 0) break;
+            if (vs_forks_now() != job.forks) break;     /* nobody runs here who could let go of it */
         }
-        if (raised > 0) break;
+        if (vs_forks_now() != job.forks) break;
         PyThread_release_lock(worker->running);
         PyThread_free_lock(worker->running);
     }
     free(workers);
-    /* What the parent's workers had taken on, nobody does here. Some of it may be done twice. */
+    /* What the parent's workers had taken on, nobody does here: the child runs the whole batch again. */
     return raised > 0 ? vs_run_batch(batch, sets, 1, hears) : raised;
 }
 

@@ -4,7 +4,8 @@
  *     if (!vramsel || vramsel->version != VRAMSEL_API_VERSION) ...
  *
  * Later versions with the same number only add functions at the end; `size` tells which are there.
- * Bytes are uint64_t, status is 0 comfortable, 1 tight, 2 will not fit, 3 unknown.
+ * Bytes are uint64_t, status is 0 comfortable, 1 tight, 2 will not fit, 3 unknown, and 255 of no pick.
+ * Records and arrays are aligned as their types are.
  */
 #ifndef VRAMSEL_H
 #define VRAMSEL_H
@@ -41,7 +42,8 @@ typedef struct vramsel_api {
     void (*close)(vramsel_table *table);
 
     /* Index of the best candidate whose memory can still take it, as MemoryTable.select; -1 for an
-     * empty set. `status` is NULL or takes the status of the pick, which is 2 when nothing fits. */
+     * empty set. `status` is NULL or takes the status of the pick, which is 2 when nothing fits and
+     * 255 when there is none. */
     ptrdiff_t (*pick)(vramsel_table *table, const vramsel_record *records, size_t count, uint8_t *status);
 
     /* The same with one size, in bytes, for every candidate. */
@@ -53,10 +55,10 @@ typedef struct vramsel_api {
     int (*classify)(
         vramsel_table *table, const vramsel_record *records, size_t count, const uint64_t *sizes, uint8_t *status);
 
-    /* The picks of many sets: set s is records offsets[s] to offsets[s + 1], or, where `offsets` is
+    /* The picks of many sets, each an index within its set, -1 for an empty one: set s is records offsets[s] to offsets[s + 1], or, where `offsets` is
      * NULL, the s-th `set_size` records. `status` is NULL or takes one per set, 255 for an empty one.
      * 0; -1 when out of memory; -2 when the sets do not lie within `count` records, or one is longer
-     * than 2^31 - 1. */
+     * than 2^31 - 1, or `picks` is NULL. */
     int (*pick_many)(
         vramsel_table *table, const vramsel_record *records, size_t count, const int64_t *offsets, size_t set_size,
         size_t sets, const uint64_t *sizes, int32_t *picks, uint8_t *status);

@@ -344,6 +344,20 @@ static void in_child(vs_table *table, int generations) {
     _exit(0);
 }
 
+/* A child that is forked while another thread of its parent makes the lock anew. */
+static void check_fork_while_busy(vs_table *table) {
+    int status = 1;
+    pid_t child = fork();
+    if (!child) {
+        vs_store(&table->shared.lock.born, vs_forks_now() | 1 << 16);
+        if (!fork()) in_child(table, 0);
+        wait(&status);
+        _exit(status != 0);
+    }
+    waitpid(child, &status, 0);
+    CHECK(status == 0, "a grandchild ended with %d", status);
+}
+
 static void check_fork(uint64_t times) {
     vs_table *table = vs_table_new();
     vs_policy policy = {1.0, UINT64_MAX, 0};
@@ -351,6 +365,7 @@ static void check_fork(uint64_t times) {
     uint32_t index = 0;
     CHECK(!vs_follow_forks(), "no memory");
     CHECK(!vs_table_add(table, &policy, &reading, &index), "no node");
+    check_fork_while_busy(table);
     for (; times; times--) {
         int status = 1;
         vs_lock_take(&table->shared.lock);
