@@ -43,8 +43,8 @@ cdef int classify(
 
 # The picks of many sets, each an index within its set, -1 for an empty one: set s is records
 # offsets[s] to offsets[s + 1], or, where `offsets` is NULL, the s-th `set_size` records. `status` is NULL
-# or takes one per set, 255 for an empty one. 0; -1 when out of memory; -2 when the sets do not lie within `count` records,
-# or one is longer than 2^31 - 1.
+# or takes one per set, 255 for an empty one. 0; -1 when out of memory; -2 when the sets do not lie
+# within `count` records, one is longer than 2^31 - 1, or `picks` is NULL.
 cdef int pick_many(
     table_handle* handle, const record* records, size_t count, const int64_t* offsets, size_t set_size, size_t sets,
     const uint64_t* sizes, int32_t* picks, uint8_t* status
