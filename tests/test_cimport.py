@@ -189,53 +189,20 @@ def test_the_contract_of_cython_callers(contract: ModuleType) -> None:
     assert ABI["record"] == {"size": dtype.itemsize} | {field: dtype.fields[field][1] for field in dtype.names}
 
 
+POINTER, SIZE = ctypes.c_void_p, ctypes.c_size_t
+RECORDS = (POINTER, POINTER, SIZE)  # what every function but two begins with: the table, records and their number
+
+
 class Api(ctypes.Structure):
     _fields_ = (
         ("version", ctypes.c_uint32),
         ("size", ctypes.c_uint32),
-        ("open", ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)),
-        ("close", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
-        (
-            "pick",
-            ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
-        ),
-        (
-            "pick_sized",
-            ctypes.CFUNCTYPE(
-                ctypes.c_ssize_t,
-                ctypes.c_void_p,
-                ctypes.c_void_p,
-                ctypes.c_size_t,
-                ctypes.c_uint64,
-                ctypes.c_void_p,
-            ),
-        ),
-        (
-            "classify",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                ctypes.c_void_p,
-                ctypes.c_void_p,
-                ctypes.c_size_t,
-                ctypes.c_void_p,
-                ctypes.c_void_p,
-            ),
-        ),
-        (
-            "pick_many",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                ctypes.c_void_p,
-                ctypes.c_void_p,
-                ctypes.c_size_t,
-                ctypes.c_void_p,
-                ctypes.c_size_t,
-                ctypes.c_size_t,
-                ctypes.c_void_p,
-                ctypes.c_void_p,
-                ctypes.c_void_p,
-            ),
-        ),
+        ("open", ctypes.PYFUNCTYPE(POINTER, ctypes.py_object)),
+        ("close", ctypes.CFUNCTYPE(None, POINTER)),
+        ("pick", ctypes.CFUNCTYPE(ctypes.c_ssize_t, *RECORDS, POINTER)),
+        ("pick_sized", ctypes.CFUNCTYPE(ctypes.c_ssize_t, *RECORDS, ctypes.c_uint64, POINTER)),
+        ("classify", ctypes.CFUNCTYPE(ctypes.c_int, *RECORDS, POINTER, POINTER)),
+        ("pick_many", ctypes.CFUNCTYPE(ctypes.c_int, *RECORDS, POINTER, SIZE, SIZE, POINTER, POINTER, POINTER)),
     )
 
 

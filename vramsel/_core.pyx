@@ -8,7 +8,7 @@ batches, `state.h` keeps what there is to decide on. What is here validates and 
 
 # What guards what, with and without the GIL:
 #
-#   Table.table, .handle    set once, before anybody else has the object
+#   Table.table             set once, before anybody else has the object
 #   what it points to       state.h lists each field: a lock between writers, a latch for readers
 #   Table._book             set once by MemoryTable.__init__; the Python layer has its own lock
 #   AlternativeSet          .rows, .count, .memory never change. .cells: the object's critical section;
@@ -554,8 +554,8 @@ cdef class Table:
 
         Notes
         -----
-        A signal handler that raises (Ctrl-C) ends it within 0.2 s; then `out` and `status_out`
-        are filled in part.
+        In Python's main thread, a signal handler that raises (Ctrl-C) ends it within 0.2 s; then
+        `out` and `status_out` are filled in part.
         """
         cdef vs_batch batch
         rows = as_rows(candidates)
