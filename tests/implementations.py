@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import vramsel as vs
+from vramsel.book import Pool
 from vramsel.fit import FitStatus
 from vramsel.reference import ReferenceTable
-from vramsel.units import MAX_BYTES
 
 TABLES = [vs.MemoryTable, ReferenceTable]
 
@@ -36,13 +36,13 @@ class Runtime(vs.BackendRuntime):
         index = table._book.placements[placement]
         self.policy = table._book.nodes[index].policy
         free, total, reserved, known, self.lost = (column[index].item() for column in table._columns())
+        free, total = table._book.pools.get(placement, Pool()).seen(free, total)
         self.free = free if known else None
         self.total = total or None
-        self.idle = table._book.idle.get(placement, 0)
         self.reserved = reserved
 
     def available_bytes(self) -> int | None:
-        return None if self.free is None else max(min(self.free + self.idle, MAX_BYTES) - self.reserved, 0)
+        return None if self.free is None else max(self.free - self.reserved, 0)
 
     def total_bytes(self) -> int | None:
         return self.total

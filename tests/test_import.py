@@ -34,6 +34,7 @@ def test_import_brings_little_beside_numpy() -> None:
     assert loaded == [
         "vramsel",
         "vramsel._core",
+        "vramsel.book",
         "vramsel.errors",
         "vramsel.fit",
         "vramsel.locks",

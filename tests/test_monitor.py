@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable
 
-import psutil
 import pytest
 
 import vramsel as vs
@@ -112,27 +111,6 @@ def test_callback_placements() -> None:
             CallbackSource(lambda b, d: None, wrong)
     with pytest.raises(TypeError, match="lookup"):
         CallbackSource(None, ["cpu"])
-
-
-def test_host_is_the_real_memory() -> None:
-    sample = HostSource().sample()
-    assert sample.enumerated == {"cpu"}
-    (reading,) = sample.readings
-    memory = psutil.virtual_memory()
-    assert reading.node == "cpu"
-    assert reading.total == memory.total
-    assert 0 < reading.free <= reading.total
-    # Other processes come and go; the unit must be right.
-    assert abs(reading.free - memory.available) < memory.total / 2
-
-
-def test_host_never_reports_more_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Memory:
-        available, total = 101, 100
-
-    monkeypatch.setattr(psutil, "virtual_memory", Memory)
-    (reading,) = HostSource().sample().readings
-    assert (reading.free, reading.total) == (100, 100)
 
 
 def test_a_sources_fault_is_its_own() -> None:

@@ -69,6 +69,12 @@ cdef extern from "state.h" nogil:
         uint64_t free
         uint64_t total
         int state
+    ctypedef struct vs_pool:
+        uint64_t idle
+        uint64_t cap
+        uint64_t limit
+        uint16_t backend
+        uint16_t device
     ctypedef struct vs_table:
         vs_shared shared
     vs_table* vs_table_new()
@@ -77,12 +83,13 @@ cdef extern from "state.h" nogil:
     uint64_t vs_table_version(const vs_table* table)
     int vs_table_add(vs_table* table, const vs_policy* policy, const vs_reading* reading, uint32_t* index)
     int vs_table_set_policy(vs_table* table, uint32_t index, const vs_policy* policy)
-    int vs_table_update(vs_table* table, uint32_t index, const vs_reading* reading)
+    int vs_table_update(
+        vs_table* table, uint32_t index, const vs_reading* reading, uint32_t count, const vs_pool* pools)
     int vs_table_update_all(
         vs_table* table, uint32_t count, const uint64_t* free_bytes, const uint64_t* total, const uint8_t* known)
     int vs_table_lose(vs_table* table, uint32_t index)
     int vs_table_set_reserved(vs_table* table, uint32_t index, uint64_t reserved)
-    int vs_table_set_idle(vs_table* table, uint16_t backend, uint16_t device, uint64_t idle)
+    int vs_table_set_pool(vs_table* table, const vs_pool* pool)
     int vs_table_map(vs_table* table, uint16_t backend, uint16_t device, uint32_t node)
     int vs_table_close(vs_table* table, uint16_t backend)
     uint32_t vs_table_read(

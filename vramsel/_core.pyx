@@ -361,9 +361,15 @@ cdef class Table:
         cdef vs_policy policy = vs_policy(fraction, margin, headroom)
         done(vs_table_set_policy(self.table, index, &policy))
 
-    def _update(self, uint32_t index, uint64_t free_bytes, uint64_t total, bint known):
+    def _update(self, uint32_t index, uint64_t free_bytes, uint64_t total, bint known, list pools not None):
+        """A reading, and with it the pools of placements of that node, each as `_set_pool` takes it."""
         cdef vs_reading reading = vs_reading(free_bytes, total, VS_NODE_OK if known else VS_NODE_UNKNOWN)
-        done(vs_table_update(self.table, index, &reading))
+        cdef bytearray memory = bytearray(len(pools) * sizeof(vs_pool))
+        cdef vs_pool* rows = <vs_pool*><char*>memory
+        cdef Py_ssize_t i
+        for i in range(len(pools)):
+            rows[i].backend, rows[i].device, rows[i].idle, rows[i].cap, rows[i].limit = pools[i]
+        done(vs_table_update(self.table, index, &reading, len(pools), rows))
 
     def _update_all(self, ndarray free_bytes not None, ndarray total not None, ndarray known not None):
         """Contiguous uint64, uint64 and bool, one per node."""
@@ -385,8 +391,9 @@ cdef class Table:
         """List a placement on a node, or move a listed one there."""
         done(vs_table_map(self.table, backend, device, index))
 
-    def _set_idle(self, uint16_t backend, uint16_t device, uint64_t idle):
-        done(vs_table_set_idle(self.table, backend, device, idle))
+    def _set_pool(self, uint16_t backend, uint16_t device, uint64_t idle, uint64_t cap, uint64_t limit):
+        cdef vs_pool pool = vs_pool(idle, cap, limit, backend, device)
+        done(vs_table_set_pool(self.table, &pool))
 
     def _close(self, uint16_t backend):
         """From now on, devices of this backend that are not listed are absent."""

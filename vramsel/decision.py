@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from .book import Pool
 from .fit import FitStatus, Reason, available
 from .placement import Placement
 from .records import AlternativeSet
@@ -129,10 +130,9 @@ def _verdict(
         return Verdict(placement, None, status, reason, size, None, None, 0, None, None, detail)
     node = book.nodes[index]
     free, total, reserved, known, lost = (column[index].item() for column in columns)
+    free, total = book.pools.get(placement, Pool()).seen(free, total)
     total = total or None
-    room = None
-    if known:
-        room = available(free, book.idle.get(placement, 0), reserved, node.policy)
+    room = available(free, 0, reserved, node.policy) if known else None
     if lost:
         reason = Reason.LOST
     elif status is FitStatus.UNKNOWN:

@@ -36,6 +36,9 @@ class Locked:
         """Start anew in a forked child."""
         self.lock = threading.RLock()
 
+    def forked(self) -> None:
+        """Do what else there is to do in a forked child, where all locks are in order by now."""
+
 
 _all: weakref.WeakSet[Locked] = weakref.WeakSet()
 _listing = threading.Lock()
@@ -60,8 +63,11 @@ def _after_in_child() -> None:
     global _listing
     _held.clear()
     _listing = threading.Lock()
-    for owner in list(_all):
+    owners = list(_all)
+    for owner in owners:
         owner.renew()
+    for owner in owners:
+        owner.forked()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,31 +1,53 @@
-"""watch(): a table of this machine's memory, filled from sources."""
+"""watch(): a table of this machine's memory, kept fresh by threads that ask the sources."""
 
 from __future__ import annotations
 
+import atexit
+import logging
+import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import weakref
+from collections.abc import Iterable, Mapping
+from math import inf, isfinite
 from types import MappingProxyType, TracebackType
 
-from .errors import described, one_line, shown
+from .errors import described, shown
 from .fit import FitPolicy
 from .locks import Locked
-from .placement import Placement, backend_code
-from .sources.base import Reading, Sample, Source
-from .table import MemoryTable, Node, as_reading, node_name, own_placement
+from .placement import backend_code
+from .publisher import Outcome, Publisher
+from .sources.base import Source
+from .table import MemoryTable, node_name
 
 __all__ = ["Monitor", "Policies", "watch"]
 
 Policies = FitPolicy | Mapping[str, FitPolicy] | None
 
+log = logging.getLogger("vramsel.monitor")
 
-def watch(sources: Iterable[Source] | None = None, *, policy: Policies = None, init_cuda: bool = True) -> Monitor:
-    """Sample this machine's memory into a table.
+_LONGEST_PAUSE = 5.0  # seconds between two samples of a source that fails
+_FIRST_ANSWER = 5.0  # seconds that refresh() waits for a source's first answer: drivers start slowly
+_IN_ORDER = 0.25  # seconds that a source's first numbers wait for those of the sources before it
+_GOODBYE = 1.0  # seconds that close() waits for samples that are under way
+
+
+def watch(
+    sources: Iterable[Source] | None = None,
+    interval: float = 0.1,
+    max_age: float = 2.0,
+    policy: Policies = None,
+    init_cuda: bool = True,
+) -> Monitor:
+    """Keep a table of this machine's memory.
 
     Parameters
     ----------
     sources : iterable of Source, optional
-        By default the host's memory and the CUDA driver.
+        By default the host's memory and the CUDA driver, with the frameworks that allocate there.
+    interval : float, default 0.1
+        Seconds between the beginnings of two samples of one source, while the monitor runs.
+    max_age : float, default 2.0
+        Seconds after which a number counts as unknown; above `interval`. ``inf``: never.
     policy : FitPolicy or mapping, optional
         For every node, or by node name; nodes that are not named get the default policy.
     init_cuda : bool, default True
@@ -36,7 +58,13 @@ def watch(sources: Iterable[Source] | None = None, *, policy: Policies = None, i
     Returns
     -------
     Monitor
-        Already sampled once; `Monitor.refresh` samples again. Nothing runs in the background.
+        Already sampled once. As a context manager it samples in the background; without that,
+        only `Monitor.refresh` does, and nothing grows old by itself.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is none.
 
     Examples
     --------
@@ -50,14 +78,49 @@ def watch(sources: Iterable[Source] | None = None, *, policy: Policies = None, i
         from .sources.host import HostSource
 
         sources = [HostSource(), CudaDriverSource(init=init_cuda)]
-    return Monitor(sources, policy=policy)
+    return Monitor(sources, interval=interval, max_age=max_age, policy=policy)
+
+
+class _Feed:
+    """A source and the thread that asks it. Guarded by the monitor's lock.
+
+    A sample that has been asked for is taken as number `asked`; while that is above `taken`, it is
+    still to come. A sample under way when another is asked for does not count for that one.
+    """
+
+    def __init__(self, source: Source, label: str) -> None:
+        self.source = source
+        self.label = label
+        self.backends = tuple(backend_code(backend) for backend in source.backends)
+        self.note: str | None = None
+        self.due = 0.0
+        self.failures = 0  # in a row
+        self.answered = False
+        self.raised: BaseException | None = None
+        self.idle()
+
+    def idle(self) -> None:
+        """No thread, nothing asked for."""
+        self.thread: threading.Thread | None = None
+        self.asked = self.taken = 0
+        self.began: float | None = None  # of the sample under way
+        self.holds = False  # whether it may hold something that close() gives back
+
+    def pause(self, interval: float) -> float:
+        """Seconds from the beginning of a sample to the next one's."""
+        return min(interval * 2.0 ** min(self.failures, 30), max(_LONGEST_PAUSE, interval))
 
 
 class Monitor(Locked):
-    """Keeps a table in step with its sources, on demand. Made by `watch`.
+    """Keeps a table in step with its sources. Made by `watch`.
 
-    As a context manager it closes at the end: its nodes become unknown, since nobody keeps
-    their numbers true any more.
+    As a context manager it runs: one daemon thread per source takes a sample every `interval`
+    seconds, and one more, the keeper, says when, and makes unknown what is older than `max_age`;
+    it calls no source, so that one which hangs holds up neither the others nor the ageing. A
+    source that fails is asked less and less often, down to every 5 seconds, until it answers.
+    At the end the monitor closes: its nodes become unknown, since nobody keeps their numbers true.
+
+    In a forked child the monitor's nodes are unknown and nothing runs, until the child starts it.
 
     Attributes
     ----------
@@ -65,98 +128,116 @@ class Monitor(Locked):
         The table that it fills; usable at once, and the same one for the monitor's life.
     """
 
-    held_at_fork = False  # a source may take its time
+    held_at_fork = False  # in the child there are no threads that it could have protected
 
-    def __init__(self, sources: Iterable[Source], *, policy: Policies = None) -> None:
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        *,
+        interval: float = 0.1,
+        max_age: float = 2.0,
+        policy: Policies = None,
+    ) -> None:
         if isinstance(sources, Source) or not isinstance(sources, Iterable):
             raise TypeError(f"sources must be several Sources, as in [HostSource()], not a {type(sources).__name__}")
-        self._sources = list(sources)
-        for source in self._sources:
+        sources = list(sources)
+        for source in sources:
             if not isinstance(source, Source):
                 raise TypeError(f"a source must derive from vramsel.sources.Source, not be a {type(source).__name__}")
             if not isinstance(source.name, str):
                 raise TypeError(f"the name of a {type(source).__name__} must be a string, not {shown(source.name)}")
-        if policy is not None and not isinstance(policy, (FitPolicy, Mapping)):
-            raise TypeError(f"policy must be a FitPolicy or a mapping of them, not {type(policy).__name__}")
-        self._policies = {}
-        if isinstance(policy, Mapping):
-            for node, own in policy.items():
-                if not isinstance(own, FitPolicy):
-                    raise TypeError(f"policy of node {shown(node)} must be a FitPolicy, not {type(own).__name__}")
-                self._policies[node_name(node)] = own
-        self._covers = [tuple(backend_code(backend) for backend in source.backends) for source in self._sources]
-        super().__init__()  # a refresh holds the lock, so that an older one never overwrites a newer
-        self._busy = False
-        self._closed = False
-        self._owner: dict[str, Source] = {}  # node name -> the source that reports it
-        self._backends: dict[str, frozenset[int]] = {}  # node name -> those of the placements it came with
-        self._gone: set[str] = set()  # nodes that a complete enumeration did not list any more
-        self._labels = _distinct([source.name for source in self._sources])
-        self._errors: dict[str, str] = {}
+        self._interval = _seconds(interval, "interval")
+        if not isfinite(self._interval):
+            raise ValueError("interval must be finite; a monitor that is not entered is sampled by refresh() alone")
+        self._max_age = _seconds(max_age, "max_age")
+        if self._max_age <= self._interval:
+            raise ValueError(f"max_age ({max_age} s) must be above interval ({interval} s)")
         self.table = MemoryTable(policy=policy if isinstance(policy, FitPolicy) else None)
+        self._publisher = Publisher(self.table, _by_name(policy), self._max_age)
+        labels = _distinct([source.name for source in sources])
+        self._feeds = [_Feed(source, label) for source, label in zip(sources, labels, strict=True)]
+        self._errors: dict[str, str] = {}
+        self._closed = False
+        super().__init__()
+        self._begin()
         self.refresh()
 
+    def _begin(self) -> None:
+        """No thread runs; the lock is new."""
+        self._running = False
+        self._keeper: threading.Thread | None = None
+        self._asked = threading.Condition(self.lock)  # a feed has something to do, or is to end
+        self._taken = threading.Condition(self.lock)  # a feed has done something
+        self._tick = threading.Condition(self.lock)  # the keeper has something to look at
+
     def renew(self) -> None:
-        """Start anew in a forked child: a refresh that another thread was in does not go on there."""
+        """Start anew in a forked child: the threads are the parent's."""
         super().renew()
-        self._busy = False
+        for feed in self._feeds:
+            feed.idle()
+        self._begin()
+
+    def forked(self) -> None:
+        """In a forked child nobody keeps the numbers true."""
+        self._publisher.forget_all("the process was forked, and its monitor runs in the parent", stop=False)
 
     @property
     def errors(self) -> Mapping[str, str]:
         """Source name to one line, for every source that had less to tell than it should."""
-        return MappingProxyType(self._errors.copy())
+        with self.lock:
+            return MappingProxyType(self._errors.copy())
 
-    def refresh(self) -> None:
-        """Sample every source once and publish what it says.
+    # -- beginning and end --------------------------------------------------------------------
 
-        A source that fails makes its own nodes unknown and no others, a bad reading only its
-        own node; what went wrong is in `errors`. Several threads take turns.
+    def start(self) -> None:
+        """Sample in the background from now on. Starting twice is harmless.
 
         Raises
         ------
         RuntimeError
-            If the monitor is closed, or if a source calls this.
+            If the monitor is closed.
         """
-        with self._turn():
-            if self._closed:
-                raise RuntimeError("this monitor is closed; vramsel.watch() starts another")
-            notes: dict[int, str] = {}
-            for source, label, backends in zip(self._sources, self._labels, self._covers, strict=True):
-                note = self._sample(source)
-                if note is None:
-                    self._errors.pop(label, None)
-                else:
-                    self._errors[label] = note
-                    notes.update(dict.fromkeys(backends, note))
-            self.table._book.notes = notes
+        with self.lock:
+            self._still_open()
+            if self._running:
+                return
+            self._running = True
+            for feed in self._feeds:
+                self._lend_thread(feed)
+            self._keeper = threading.Thread(target=self._keep, name="vramsel-keeper", daemon=True)
+            self._keeper.start()
+            _running.add(self)
 
     def close(self) -> None:
-        """Stop: the monitor's nodes become unknown. Closing twice is harmless.
+        """Stop: threads end and the monitor's nodes become unknown. Closing twice is harmless.
+
+        A sample under way gets a second to end; a thread that hangs in one longer ends when it
+        comes back, and what it brings is not published.
 
         Raises
         ------
         RuntimeError
             If a source calls this.
         """
-        with self._turn():
-            self._closed = True
-            for node in self._owner:
-                self._forget(node, "its monitor is closed")
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
         with self.lock:
-            if self._busy:
-                raise RuntimeError("a source must not refresh or close the monitor that samples it")
-            self._busy = True
-            try:
-                yield
-            finally:
-                self._busy = False
+            self._refuse_sources()
+            if self._closed:
+                return
+            self._closed, self._running = True, False
+            _running.discard(self)
+            self._asked.notify_all()
+            self._taken.notify_all()
+            self._tick.notify_all()
+            threads = [feed.thread for feed in self._feeds if feed.thread] + ([self._keeper] if self._keeper else [])
+        self._publisher.forget_all("its monitor is closed", stop=True)
+        deadline = time.monotonic() + _GOODBYE
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0))
+        for feed in self._feeds:
+            self._part(feed)
 
     def __enter__(self) -> Monitor:
-        if self._closed:
-            raise RuntimeError("this monitor is closed; vramsel.watch() starts another")
+        self.start()
         return self
 
     def __exit__(
@@ -165,118 +246,186 @@ class Monitor(Locked):
         self.close()
 
     def __repr__(self) -> str:
-        names = ", ".join(source.name for source in self._sources)
+        names = ", ".join(feed.label for feed in self._feeds)
         return f"Monitor({names}: {self.table!r}{', closed' if self._closed else ''})"
 
-    def _sample(self, source: Source) -> str | None:
-        """Sample one source and publish; returns what there is to complain of."""
-        began = time.monotonic()
-        mine = [node for node, owner in self._owner.items() if owner is source]
+    def _still_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this monitor is closed; vramsel.watch() starts another")
+
+    def _refuse_sources(self) -> None:
+        if any(feed.thread is threading.current_thread() for feed in self._feeds):
+            raise RuntimeError("a source must not refresh or close the monitor that samples it")
+
+    # -- sampling -----------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Sample every source once, now, and publish what it says.
+
+        All sources are asked at the same time, each on a thread of its own. A source that fails
+        makes its own nodes unknown and no others, a bad reading only its own node; what went
+        wrong is in `errors`. One that has not answered after `max_age` (the first time: 5) seconds
+        is not waited for.
+
+        Raises
+        ------
+        RuntimeError
+            If the monitor is closed, or if a source calls this.
+        """
+        with self.lock:
+            self._still_open()
+            self._refuse_sources()
+            wanted = []
+            for feed in self._feeds:
+                feed.asked += 1
+                self._lend_thread(feed)
+                wanted.append((feed, feed.asked, feed.thread))
+            self._asked.notify_all()
+            now = time.monotonic()
+            for feed, number, _ in wanted:
+                patience = _FIRST_ANSWER if not feed.answered else min(self._max_age, _FIRST_ANSWER)
+                deadline = (now if feed.began is None else feed.began) + patience
+                while feed.taken < number and feed.thread is not None and not self._closed:
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0:
+                        self._complain(feed, f"has not answered for {time.monotonic() - deadline + patience:.1f} s")
+                        break
+                    self._taken.wait(remaining)
+            passing = [feed.raised for feed in self._feeds if feed.raised is not None]
+            ended = [] if self._running else [thread for feed, _, thread in wanted if thread and feed.thread is None]
+            for feed in self._feeds:
+                feed.raised = None
+        for thread in ended:
+            thread.join()
+        if passing:
+            raise passing[0]
+
+    def _lend_thread(self, feed: _Feed) -> None:
+        if feed.thread is None:
+            feed.thread = threading.Thread(target=self._serve, args=(feed,), name=f"vramsel-{feed.label}", daemon=True)
+            feed.thread.start()
+
+    def _serve(self, feed: _Feed) -> None:
+        """Take the samples of one source: what its thread does."""
+        while True:
+            with self.lock:
+                while feed.asked == feed.taken and self._running:
+                    self._asked.wait()
+                if feed.asked == feed.taken or self._closed:
+                    feed.thread = None
+                    self._taken.notify_all()
+                    break
+                number = feed.asked
+                feed.began = began = time.monotonic()
+                feed.holds = True
+            outcome = self._sample(feed)
+            with self.lock:
+                feed.taken, feed.began, feed.answered = number, None, True
+                feed.failures = feed.failures + 1 if outcome.note is not None and not outcome.useful else 0
+                feed.due = began + feed.pause(self._interval)
+                self._complain(feed, outcome.note, logging.WARNING if outcome.failed else logging.INFO)
+                self._taken.notify_all()
+                self._tick.notify_all()
+        if self._closed:
+            self._part(feed)
+
+    def _sample(self, feed: _Feed) -> Outcome:
+        token = self.table.begin_sample()
         try:
-            sample = source.sample()
-            if not isinstance(sample, Sample):
-                sample = Sample(tuple(sample))
-            readings = tuple(sample.readings)
-            enumerated = {backend_code(backend): backend for backend in sample.enumerated}
-            note = None if sample.note is None else one_line(sample.note)
+            sample = feed.source.sample()
+            if not feed.answered:
+                self._wait_for_those_before(feed)
         except Exception as error:  # whatever a source gets wrong is its own affair, and is kept
-            fault = described(error)
-            for node in mine:
-                self._forget(node, fault)
-            return fault
-        seen: set[str] = set()
-        for reading in readings:
-            try:
-                self._publish(source, reading, began, seen)
-            except Exception as error:  # a reading's fault is its node's
-                note = note or described(error)
-        for node in mine:
-            if node not in seen:
-                self._miss(node, enumerated.keys(), note or f"source {source.name!r} no longer reports it")
-        for backend in enumerated.values():
-            self.table.close_backend(backend)
-        return note
+            return self._publisher.fail(feed.source, error, token)
+        except BaseException as error:  # an interrupt is for whoever asked
+            feed.raised = error
+            return self._publisher.fail(feed.source, error, token)
+        return self._publisher.publish(feed.source, sample, token)
 
-    def _publish(self, source: Source, reading: Reading, began: float, seen: set[str]) -> None:
-        table = self.table
-        if not isinstance(reading, Reading):
-            raise TypeError(f"source {source.name!r} must report Readings, not {type(reading).__name__}")
-        name = node_name(reading.node)
-        owner = self._owner.get(name, source)
-        if owner is not source:
-            raise ValueError(f"node {name!r} is reported by source {owner.name!r} already")
-        if name in seen:
-            raise ValueError(f"node {name!r} is in one sample twice")
-        seen.add(name)
-        back = name in self._gone
-        self._gone.discard(name)
-        fault: Exception | None = None
+    def _wait_for_those_before(self, feed: _Feed) -> None:
+        """So that nodes come in the order of the sources, and the first that reports one has it."""
+        deadline = time.monotonic() + _IN_ORDER
+        before = self._feeds[: self._feeds.index(feed)]
+        with self.lock:
+            while any(not other.answered and other.asked > other.taken for other in before):
+                if not self._taken.wait(max(deadline - time.monotonic(), 0)):
+                    break
+
+    def _part(self, feed: _Feed) -> None:
+        """Let a source go of what it holds, once, and not while its thread is in it."""
+        with self.lock:
+            if feed.thread is not None or not feed.holds:
+                return
+            feed.holds = False
         try:
-            reading = reading.checked()
-            free, total, known = as_reading(name, reading.free, reading.total)
-            reason = None if reading.reason is None else one_line(reading.reason)
-        except Exception as error:  # the node is there, whatever is wrong with its numbers
-            fault, free, total, known, reason = error, 0, 0, False, described(error)
-        with table._book.lock:
-            if name not in self._owner:
-                self._add(source, name, reading, (free, total, known), began, reason)
+            feed.source.close()
+        except Exception as error:  # the source's own affair, and nobody is there to hear of it
+            log.warning("%s: close: %s", feed.label, described(error))
+
+    def _complain(self, feed: _Feed, note: str | None, level: int = logging.WARNING) -> None:
+        """Keep what there is to say of a source; log it where it is something new."""
+        if note != feed.note:
+            feed.note = note
+            if note is None:
+                self._errors.pop(feed.label, None)
+                log.info("%s: answers again", feed.label)
             else:
-                index = table._node_index(name)
-                if reading.lost and fault is None:
-                    table._publish_lost(index, source=source.name, at=began, reason=reason)
-                elif known or back or not self._lost(index):  # lost is lost: only a number brings a device back
-                    table._publish(index, free, total, known, source=source.name, at=began, reason=reason)
-            _describe(table, name, reading)
-        if fault is not None:
-            raise fault
+                self._errors[feed.label] = note
+                log.log(level, "%s: %s", feed.label, note)
+            notes = {backend: feed.note for feed in self._feeds for backend in feed.backends if feed.note}
+            self.table._book.notes = notes
 
-    def _add(
-        self,
-        source: Source,
-        name: str,
-        reading: Reading,
-        numbers: tuple[int, int, bool],
-        began: float,
-        reason: str | None,
-    ) -> None:
-        """Add a node with all that is known of it: its placements are picked from as soon as they are listed."""
-        table = self.table
-        given = reading.placements
-        placements = own_placement(name) if given is None else [Placement(p) for p in given]
-        node = Node(name, self._policies.get(name, table._book.policy))
-        node.source, node.sampled_at, node.reason = source.name, began, reason
-        table._add(node, numbers, placements, lost=reading.lost)
-        self._owner[name] = source
-        self._backends[name] = frozenset(placement.backend for placement in placements)
-
-    def _miss(self, name: str, enumerated: Collection[int], reason: str) -> None:
-        """Take note that a sample does not list a node: gone if the sample was complete, else unknown."""
-        backends = self._backends[name]
-        if not backends or not backends.issubset(enumerated):
-            self._forget(name, reason)
-            return
-        table = self.table
-        with table._book.lock:
-            self._gone.add(name)
-            index = table._node_index(name)
-            table._publish_lost(index, source=table._book.nodes[index].source, reason=reason)
-
-    def _forget(self, name: str, reason: str) -> None:
-        table = self.table
-        with table._book.lock:
-            index = table._node_index(name)
-            if self._closed or not self._lost(index):
-                table._publish(index, 0, 0, False, source=table._book.nodes[index].source, reason=reason)
-
-    def _lost(self, index: int) -> bool:
-        *_, lost = self.table._columns()
-        return bool(lost[index])
+    def _keep(self) -> None:
+        """Say when sources are to be sampled, and age their numbers: what the keeper does."""
+        while True:
+            soonest = self._publisher.age(time.monotonic())
+            with self.lock:
+                if not self._running or self._keeper is not threading.current_thread():
+                    return
+                now = time.monotonic()
+                for feed in self._feeds:
+                    if feed.began is not None:
+                        if now - feed.began > self._max_age:
+                            self._complain(feed, f"has not answered for more than {self._max_age:g} s")
+                        else:
+                            soonest = min(soonest, feed.began + self._max_age)
+                    elif feed.asked > feed.taken:
+                        pass  # its thread is about to begin
+                    elif feed.due <= now:
+                        feed.asked += 1
+                        self._asked.notify_all()
+                    else:
+                        soonest = min(soonest, feed.due)
+                self._tick.wait(None if soonest == inf else max(soonest - time.monotonic(), 0.0) + 0.001)
 
 
-def _describe(table: MemoryTable, name: str, reading: Reading) -> None:
-    node = table._book.nodes[table._node_index(name)]
-    node.device_name = None if reading.device_name is None else one_line(reading.device_name)
-    node.uuid = reading.uuid
+_running: weakref.WeakSet[Monitor] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End all threads before the interpreter does, which would end them wherever they are."""
+    for monitor in list(_running):
+        monitor.close()
+
+
+def _seconds(value: float, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be a number of seconds, not {shown(value)}")
+    if not value > 0:
+        raise ValueError(f"{what} must be above 0 seconds, got {value}")
+    return float(value)
+
+
+def _by_name(policy: Policies) -> dict[str, FitPolicy]:
+    if policy is None or isinstance(policy, FitPolicy):
+        return {}
+    if not isinstance(policy, Mapping):
+        raise TypeError(f"policy must be a FitPolicy or a mapping of them, not {type(policy).__name__}")
+    for node, own in policy.items():
+        if not isinstance(own, FitPolicy):
+            raise TypeError(f"policy of node {shown(node)} must be a FitPolicy, not {type(own).__name__}")
+    return {node_name(node): own for node, own in policy.items()}
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from .book import Pool
 from .fit import FitStatus
 from .records import AlternativeSet, as_candidates, as_output, as_sets, as_u64
 from .table import MemoryTable
@@ -99,7 +100,7 @@ class ReferenceTable(MemoryTable):
             listed = sorted(book.placements)
             free, total, reserved, known, lost = self._columns()
             node = np.array([book.placements[p] for p in listed], dtype=np.int64)
-            idle = [book.idle.get(p, 0) for p in listed]
+            pools = np.array([book.pools.get(p, Pool()) for p in listed], dtype=np.uint64).reshape(-1, 3)
             policies = [book.nodes[n].policy for n in node]
             closed = np.isin(backend, np.array(sorted(book.closed), dtype=np.int64))
         keys = np.array([b << 16 | d for b, d in listed], dtype=np.int64)
@@ -115,11 +116,10 @@ class ReferenceTable(MemoryTable):
             return np.append(np.array(values, dtype=dtype), np.array(missing, dtype=dtype))[at]
 
         return {
-            "free": column(free[node], np.uint64, 0),
-            "total": column(total[node], np.uint64, 0),
+            "free": column(np.minimum(_add_sat(free[node], pools[:, 0]), pools[:, 1]), np.uint64, 0),
+            "total": column(np.minimum(total[node], pools[:, 2]), np.uint64, 0),
             "known": column(known[node], np.bool_, False),
             "gone": column(lost[node], np.bool_, False) | (~present & closed),
-            "idle": column(idle, np.uint64, 0),
             "reserved": column(reserved[node], np.uint64, 0),
             "headroom": column([p.headroom for p in policies], np.uint64, 0),
             "fraction": column([p.tight_fraction for p in policies], np.float64, 1.0),

@@ -55,12 +55,19 @@ typedef struct vs_node {
     uint32_t first_place;   /* number of one of its placements, from 1; 0 where it has none */
 } vs_node;
 
-typedef struct vs_place {
-    uint64_t idle;          /* bytes */
-    uint32_t node;
-    uint32_t next_place;    /* of the same node, as first_place */
+/* What a placement's own allocator adds to the memory, and how much of it the placement may take. */
+typedef struct vs_pool {
+    uint64_t idle;          /* bytes that it holds and does not use */
+    uint64_t cap;           /* bytes that it may still give out, whatever is free; UINT64_MAX: no limit */
+    uint64_t limit;         /* bytes that it may hold in all, at least 1; UINT64_MAX: no limit */
     uint16_t backend;
     uint16_t device;
+} vs_pool;
+
+typedef struct vs_place {
+    vs_pool pool;
+    uint32_t node;
+    uint32_t next_place;    /* of the same node, as first_place */
 } vs_place;
 
 typedef struct vs_table {
@@ -82,6 +89,10 @@ static inline uint64_t vs_sub_sat(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
+static inline uint64_t vs_least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
 /* The smallest remainder for which  (double)(total - left) / (double)total > fraction  is false,
  * or the margin where that is smaller. Rounding to double, division and comparison are monotone,
  * so bisection finds it exactly; at left = total the quotient is 0, which no fraction is below. */
@@ -94,7 +105,7 @@ static inline uint64_t vs_smallest_comfortable(uint64_t total, const vs_policy *
         else
             high = middle;
     }
-    return low < policy->margin ? low : policy->margin;
+    return vs_least(low, policy->margin);
 }
 
 /* -- the view ---------------------------------------------------------------------------------- */
@@ -163,19 +174,21 @@ static inline vs_entry *vs_entry_of(const vs_view *view, uint32_t side, uint32_t
 
 static inline void vs_put_place(const vs_table *table, uint32_t side, const vs_place *place) {
     const vs_node *node = &table->nodes[place->node];
-    vs_entry *entry = vs_entry_of(table->shared.view, side, place->backend, place->device);
+    const vs_pool *pool = &place->pool;
+    vs_entry *entry = vs_entry_of(table->shared.view, side, pool->backend, pool->device);
     if (node->now.state == VS_NODE_LOST)
         vs_put_entry(entry, 0, 0, VS_GONE, VS_GONE, VS_GONE);
     else if (node->now.state == VS_NODE_UNKNOWN)
         vs_put_entry(entry, 0, 0, VS_UNKNOWN, VS_UNKNOWN, VS_UNKNOWN);
     else {
-        uint64_t room = vs_add_sat(node->now.free, place->idle);
+        uint64_t room = vs_least(vs_add_sat(node->now.free, pool->idle), pool->cap), keep = node->keep;
         room = vs_sub_sat(vs_sub_sat(room, node->reserved), node->policy.headroom);
+        if (pool->limit < node->now.total)      /* seldom, so it is not kept */
+            keep = vs_smallest_comfortable(pool->limit, &node->policy);
         if (!node->now.total)
             vs_put_entry(entry, room, 0, VS_UNKNOWN, VS_UNKNOWN, VS_WONT_FIT);
-        else if (node->keep)
-            vs_put_entry(entry, room, room < node->keep ? 0 : room - node->keep + 1,
-                         VS_COMFORTABLE, VS_TIGHT, VS_WONT_FIT);
+        else if (keep)
+            vs_put_entry(entry, room, room < keep ? 0 : room - keep + 1, VS_COMFORTABLE, VS_TIGHT, VS_WONT_FIT);
         else    /* nothing is tight: room + 1, which may not exist */
             vs_put_entry(entry, room, room, VS_COMFORTABLE, VS_COMFORTABLE, VS_WONT_FIT);
     }
@@ -331,11 +344,20 @@ static inline int vs_table_set_policy(vs_table *table, uint32_t index, const vs_
     return fault;
 }
 
-static inline int vs_table_update(vs_table *table, uint32_t index, const vs_reading *reading) {
+/* A reading of a node and of `count` pools in its memory, seen by readers all at once. */
+static inline int vs_table_update(
+    vs_table *table, uint32_t index, const vs_reading *reading, uint32_t count, const vs_pool *pools
+) {
     int fault = 0;
     VS_LOCKED(table) {
         fault = index < table->node_count ? 0 : VS_NO_NODE;
+        for (uint32_t i = 0; i < count && !fault; i++) {
+            uint32_t number = vs_place_of(table, pools[i].backend, pools[i].device);
+            fault = number && table->places[number - 1].node == index ? 0 : VS_NO_PLACE;
+        }
         if (fault) continue;
+        for (uint32_t i = 0; i < count; i++)
+            table->places[vs_place_of(table, pools[i].backend, pools[i].device) - 1].pool = pools[i];
         vs_read(&table->nodes[index], reading);
         vs_publish_node(table, index);
     }
@@ -387,14 +409,14 @@ static inline int vs_table_set_reserved(vs_table *table, uint32_t index, uint64_
     return fault;
 }
 
-static inline int vs_table_set_idle(vs_table *table, uint16_t backend, uint16_t device, uint64_t idle) {
+static inline int vs_table_set_pool(vs_table *table, const vs_pool *pool) {
     int fault = 0;
     VS_LOCKED(table) {
-        uint32_t number = vs_place_of(table, backend, device);
+        uint32_t number = vs_place_of(table, pool->backend, pool->device);
         fault = number ? 0 : VS_NO_PLACE;
         if (fault) continue;
         vs_place *place = &table->places[number - 1];
-        place->idle = idle;
+        place->pool = *pool;
         for (int k = 0; k < 2; k++) vs_put_place(table, vs_turn(table->shared.view), place);
         vs_changed(table);
     }
@@ -415,7 +437,7 @@ static inline int vs_table_map(vs_table *table, uint16_t backend, uint16_t devic
             fault = fault ? fault : vs_cover(table, backend, (uint32_t)device + 1);
             if (fault) continue;
             number = ++table->place_count;
-            vs_place blank = {.backend = backend, .device = device};
+            vs_place blank = {.pool = {0, UINT64_MAX, UINT64_MAX, backend, device}};
             table->places[number - 1] = blank;
         }
         vs_place *place = &table->places[number - 1];

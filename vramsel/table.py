@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
+from .book import Book, Node, Pool, SampleToken
 from .errors import UnknownNodeError, UnknownPlacementError, shown
 from .fit import FitPolicy, FitStatus
-from .locks import Locked
 from .placement import Placement, PlacementLike, backend_code, backend_name, register_backend
 from .records import as_u64, refuse_mask
 from .units import MAX_BYTES, as_bytes, format_bytes
@@ -19,47 +19,12 @@ from .units import MAX_BYTES, as_bytes, format_bytes
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["MemoryTable", "NodeLike", "as_pair", "as_reading", "node_name", "own_placement"]
+__all__ = ["MemoryTable", "NodeLike", "as_pair", "as_policy", "as_reading", "node_name", "own_placement"]
 
 NodeLike = str | Placement
 """What is accepted as a node: its name, or a placement of that name."""
 
 Numbers = tuple[int | None, int | None] | None
-
-
-class Node:
-    """What the table knows of a node beside its numbers."""
-
-    __slots__ = ("device_name", "name", "policy", "reason", "sampled_at", "source", "uuid")
-
-    def __init__(self, name: str, policy: FitPolicy) -> None:
-        self.name = name
-        self.policy = policy
-        self.source = "caller"
-        self.sampled_at: float | None = None  # time.monotonic() when the last reading began
-        self.reason: str | None = None  # why there is no number
-        self.device_name: str | None = None
-        self.uuid: str | None = None
-
-
-class Book(Locked):
-    """The names behind the core's indices.
-
-    `lock` is held by whoever changes the table, from the first check to the last step, and by
-    whoever reads several of its parts that must belong together. A decision takes no lock.
-    """
-
-    __slots__ = ("closed", "idle", "index", "nodes", "notes", "placements", "policy")
-
-    def __init__(self, policy: FitPolicy) -> None:
-        super().__init__()
-        self.policy = policy
-        self.nodes: list[Node] = []
-        self.index: dict[str, int] = {}
-        self.placements: dict[Placement, int] = {}  # in the order in which they were listed
-        self.idle: dict[Placement, int] = {}
-        self.closed: set[int] = set()  # backend codes
-        self.notes: dict[int, str] = {}  # backend code -> why devices of it are not listed
 
 
 class MemoryTable(_core.Table):
@@ -101,7 +66,7 @@ class MemoryTable(_core.Table):
             raise RuntimeError("this table is initialised already; make a new one")
         if nodes is not None and not isinstance(nodes, Mapping):
             raise TypeError(f"nodes must be a mapping of names to (free, total), not {type(nodes).__name__}")
-        self._book = Book(_as_policy(policy, FitPolicy()))
+        self._book = Book(as_policy(policy, FitPolicy()))
         for name, reading in (nodes or {}).items():
             free, total = as_pair(reading, f"node {shown(name)}")
             self.add_node(name, free, total)
@@ -146,8 +111,8 @@ class MemoryTable(_core.Table):
         else:
             lives = [Placement(p) for p in placements]
         reading = as_reading(name, free, total)
-        record = Node(name, _as_policy(policy, self._book.policy))
-        _note(record, "caller", None, None)
+        record = Node(name, as_policy(policy, self._book.policy))
+        record.sampled_at = time.monotonic()
         with self._book.lock:
             self._add(record, reading, lives)
 
@@ -214,8 +179,7 @@ class MemoryTable(_core.Table):
         with self._book.lock:
             if place not in self._book.placements:
                 raise UnknownPlacementError(f"placement {str(place)!r} is not in the table; map() lists it on a node")
-            self._set_idle(*place, idle)
-            self._book.idle[place] = idle
+            self._put_pool(place, self._book.pools.get(place, Pool())._replace(idle=idle))
 
     def set_policy(self, node: NodeLike, policy: FitPolicy) -> None:
         """Change what is called tight on a node, and its headroom.
@@ -227,7 +191,7 @@ class MemoryTable(_core.Table):
         TypeError
             If `policy` is not a `FitPolicy`.
         """
-        policy = _as_policy(policy, None)
+        policy = as_policy(policy, None)
         with self._book.lock:
             index = self._node_index(node)
             self._set_policy(index, *_core_policy(policy))
@@ -272,6 +236,75 @@ class MemoryTable(_core.Table):
         with self._book.lock:
             self._publish(self._node_index(node), *reading)
 
+    def begin_sample(self) -> SampleToken:
+        """Take note that a reading begins now, to be handed to `publish` when it is there.
+
+        A reading that takes its time is as old as its beginning: what happened since is not in it.
+
+        Returns
+        -------
+        SampleToken
+            For any number of nodes of this table, in this process.
+        """
+        with self._book.lock:
+            self._book.order += 1
+            return SampleToken(self._book)
+
+    def publish(
+        self,
+        token: SampleToken,
+        node: NodeLike,
+        free: int | None,
+        total: int | None,
+        idle: Mapping[PlacementLike, int] | None = None,
+    ) -> bool:
+        """Publish a reading that began with `begin_sample`, unless something newer is known by now.
+
+        Parameters
+        ----------
+        token : SampleToken
+            What `begin_sample` gave before the reading was taken.
+        node : str or Placement
+            Name of the node.
+        free, total : int or None
+            Bytes, as in `update`.
+        idle : mapping, optional
+            Placement to idle bytes, as in `set_idle`, for placements of this node. They take
+            effect together with `free`.
+
+        Returns
+        -------
+        bool
+            False if the node was published, updated or marked by something that began later, or if
+            the token comes from before a fork: then nothing has changed.
+
+        Raises
+        ------
+        UnknownNodeError, UnknownPlacementError
+            If the table has no such node, or a placement is not on it.
+        TypeError, ValueError
+            If a number is not a byte count, or the token is none of this table's.
+        """
+        if not isinstance(token, SampleToken):
+            raise TypeError(f"token must come from begin_sample(), not be a {type(token).__name__}")
+        if token.book is not self._book:
+            raise ValueError("the token comes from another table's begin_sample()")
+        reading = as_reading(node, free, total)
+        given = {}
+        for placement, nbytes in ({} if idle is None else idle).items():
+            place = Placement(placement)
+            given[place] = as_bytes(nbytes, f"idle bytes of {str(place)!r}")
+        with self._book.lock:
+            index = self._node_index(node)
+            pools = {}
+            for place, nbytes in given.items():
+                if self._book.placements.get(place) != index:
+                    raise UnknownPlacementError(
+                        f"placement {str(place)!r} is not on node {str(node)!r}; map() lists it"
+                    )
+                pools[place] = self._book.pools.get(place, Pool())._replace(idle=nbytes)
+            return self._publish(index, *reading, token=token, pools=pools)
+
     def update_all(self, free: npt.ArrayLike, total: npt.ArrayLike, known: npt.ArrayLike | None = None) -> None:
         """Publish a reading of every node, in node order.
 
@@ -294,8 +327,8 @@ class MemoryTable(_core.Table):
             mask = _as_mask(known, count)
             self._update_all(free_bytes, total_bytes, mask & ((free_bytes != 0) | (total_bytes != 0)))
             now = time.monotonic()
-            for node in self._book.nodes:
-                _note(node, "caller", now, None)
+            for index in range(count):
+                self._note(index, "caller", now, None)
 
     def mark_unknown(self, node: NodeLike) -> None:
         """Forget the numbers of a node: its candidates are UNKNOWN until the next reading.
@@ -395,6 +428,8 @@ class MemoryTable(_core.Table):
             raise UnknownNodeError(f"no node {shown(str(node))} in the table; it has {known or 'none'}")
         return found
 
+    # The caller holds the lock of the book.
+
     def _publish(
         self,
         index: int,
@@ -402,18 +437,61 @@ class MemoryTable(_core.Table):
         total: int,
         known: bool,
         *,
+        token: SampleToken | None = None,
+        pools: Mapping[Placement, Pool] | None = None,
         source: str = "caller",
         at: float | None = None,
         reason: str | None = None,
-    ) -> None:
-        self._update(index, free, total, known)
-        _note(self._book.nodes[index], source, at, reason)
+    ) -> bool:
+        """Publish a reading and the pools read with it; False if it is refused (see `publish`)."""
+        if not self._accepts(index, token):
+            return False
+        pools = pools or {}
+        self._update(index, free, total, known, [(*place, *pool) for place, pool in pools.items()])
+        self._book.pools.update(pools)
+        self._note(index, source, at, reason, token)
+        return True
 
     def _publish_lost(
-        self, index: int, *, source: str = "caller", at: float | None = None, reason: str | None = None
-    ) -> None:
+        self,
+        index: int,
+        *,
+        token: SampleToken | None = None,
+        source: str = "caller",
+        at: float | None = None,
+        reason: str | None = None,
+    ) -> bool:
+        if not self._accepts(index, token):
+            return False
         self._mark_lost(index)
-        _note(self._book.nodes[index], source, at, reason)
+        self._note(index, source, at, reason, token)
+        return True
+
+    def _accepts(self, index: int, token: SampleToken | None) -> bool:
+        book = self._book
+        if token is None or (token.generation == book.generation and token.order >= book.nodes[index].order):
+            return True
+        book.refused += 1
+        return False
+
+    def _note(
+        self, index: int, source: str, at: float | None, reason: str | None, token: SampleToken | None = None
+    ) -> None:
+        book, node = self._book, self._book.nodes[index]
+        if token is None:  # an update or a mark: all that has begun by now is older
+            book.order += 1
+            node.order = book.order
+            began = time.monotonic()
+        else:
+            node.order = token.order
+            began = token.began
+        node.source = source
+        node.sampled_at = began if at is None else at
+        node.reason = reason
+
+    def _put_pool(self, placement: Placement, pool: Pool) -> None:
+        self._set_pool(*placement, *pool)
+        self._book.pools[placement] = pool
 
 
 _core.bind_table(MemoryTable)
@@ -421,12 +499,6 @@ _core.bind_table(MemoryTable)
 
 def _core_policy(policy: FitPolicy) -> tuple[float, int, int]:
     return policy.tight_fraction, MAX_BYTES if policy.tight_margin is None else policy.tight_margin, policy.headroom
-
-
-def _note(node: Node, source: str, at: float | None, reason: str | None) -> None:
-    node.source = source
-    node.sampled_at = time.monotonic() if at is None else at
-    node.reason = reason
 
 
 def node_name(node: NodeLike) -> str:
@@ -454,7 +526,8 @@ def own_placement(name: str) -> list[Placement]:
         return []
 
 
-def _as_policy(policy: FitPolicy | None, default: FitPolicy | None) -> FitPolicy:
+def as_policy(policy: FitPolicy | None, default: FitPolicy | None) -> FitPolicy:
+    """The policy, or the default where there is none."""
     if policy is None and default is not None:
         return default
     if not isinstance(policy, FitPolicy):
@@ -506,7 +579,7 @@ def _snapshot(table: MemoryTable) -> dict[str, Any]:
                 (node.name, node.policy, *row) for node, *row in zip(book.nodes, free, total, known, lost, strict=True)
             ],
             "placements": list(book.placements.items()),
-            "idle": list(book.idle.items()),
+            "pools": list(book.pools.items()),
             "closed": [backend_name(code) for code in sorted(book.closed)],
         }
 
@@ -516,16 +589,16 @@ def _restore(cls: type[MemoryTable], state: dict[str, Any]) -> MemoryTable:
     MemoryTable.__init__(table, policy=state["policy"])
     for name, policy, free, total, known, lost in state["nodes"]:
         node = Node(name, policy)
-        _note(node, "caller", None, None)
+        node.sampled_at = time.monotonic()
         # The name as it was: whether it is a placement may have changed since.
         table._add(node, (free, total, known), [], lost=lost)
     for placement, index in state["placements"]:
         table._map(placement.backend, placement.device, index)
         table._book.placements[placement] = index
-    # Not the methods that a subclass may have overridden: it is not initialised yet.
-    for placement, idle in state["idle"]:
-        MemoryTable.set_idle(table, placement, idle)
+    for placement, pool in state["pools"]:
+        table._put_pool(placement, pool)
     for backend in state["closed"]:
         register_backend(backend)
+        # Not a method that a subclass may have overridden: it is not initialised yet.
         MemoryTable.close_backend(table, backend)
     return table

@@ -48,7 +48,8 @@ typedef struct model {
     int listed, closed;
     vs_reading reading;
     vs_policy policy;
-    uint64_t idle, reserved;
+    vs_pool pool;
+    uint64_t reserved;
 } model;
 
 static uint64_t minus(uint64_t a, uint64_t b) {
@@ -61,7 +62,10 @@ static int judge(const model *m, uint64_t size) {
     if (m->reading.state == VS_NODE_LOST) return 3 << 2 | 2;
     if (m->reading.state == VS_NODE_UNKNOWN) return 3;
     uint64_t total = m->reading.total;
-    uint64_t sum = m->reading.free + m->idle < m->idle ? UINT64_MAX : m->reading.free + m->idle;
+    const vs_pool *pool = &m->pool;
+    uint64_t sum = m->reading.free + pool->idle < pool->idle ? UINT64_MAX : m->reading.free + pool->idle;
+    if (sum > pool->cap) sum = pool->cap;
+    if (total > pool->limit) total = pool->limit;
     uint64_t room = minus(minus(sum, m->reserved), m->policy.headroom);
     if (size > room) return 2 << 2 | 2;
     if (!total) return 3;
@@ -98,6 +102,23 @@ static vs_policy some_policy(void) {
     return policy;
 }
 
+static vs_pool unlimited(uint16_t backend, uint16_t device) {
+    vs_pool pool = {0, UINT64_MAX, UINT64_MAX, backend, device};
+    return pool;
+}
+
+static vs_pool some_pool(uint16_t backend, uint16_t device) {
+    vs_pool pool = unlimited(backend, device);
+    pool.idle = bytes();
+    if (below(2)) {
+        uint64_t used = bytes();
+        pool.limit = bytes();
+        pool.cap = vs_sub_sat(pool.limit, used);
+        if (!pool.limit) pool.limit = 1;
+    }
+    return pool;
+}
+
 static vs_table *some_table(void) {
     vs_table *table = vs_table_new();
     uint64_t backends = 1 + below(BACKENDS), devices = 1 + below(below(4) ? 5 : DEVICES), nodes = below(40);
@@ -110,9 +131,15 @@ static vs_table *some_table(void) {
         for (uint64_t times = below(3); times; times--) {
             uint64_t b = below(backends), d = below(devices);
             CHECK(!vs_table_map(table, (uint16_t)b, (uint16_t)d, index), "no place");
-            uint64_t idle = models[b][d].idle;  /* a placement keeps its own when it moves */
-            model m = {1, 0, reading, policy, idle, 0};
-            if (below(2)) CHECK(!vs_table_set_idle(table, (uint16_t)b, (uint16_t)d, m.idle = bytes()), "no place");
+            vs_pool pool = models[b][d].listed ? models[b][d].pool : unlimited((uint16_t)b, (uint16_t)d);
+            model m = {1, 0, reading, policy, pool, 0};  /* a placement keeps its own when it moves */
+            if (below(2)) {
+                m.pool = some_pool((uint16_t)b, (uint16_t)d);
+                if (below(2))
+                    CHECK(!vs_table_set_pool(table, &m.pool), "no place");
+                else
+                    CHECK(!vs_table_update(table, index, &reading, 1, &m.pool), "no node or place");
+            }
             m.closed = models[b][0].closed;
             models[b][d] = m;
         }
@@ -266,7 +293,8 @@ static void *grow(void *argument) {
         uint8_t known[3], lost[3];
         CHECK(!vs_table_map(a->table, (uint16_t)(2 + i % 20), (uint16_t)(i / 20 % 20), 2), "no place");
         if (i % 64 == 0) CHECK(!vs_table_close(a->table, (uint16_t)(2 + i / 64 % 20)), "no memory");
-        CHECK(!vs_table_set_idle(a->table, 2, 0, i), "no place");
+        vs_pool pool = {i, UINT64_MAX, UINT64_MAX, 2, 0};
+        CHECK(!vs_table_set_pool(a->table, &pool), "no place");
         CHECK(vs_table_read(a->table, 3, free_bytes, all, reserved, known, lost) == 3, "not three nodes");
         CHECK(free_bytes[0] + free_bytes[1] == 100, "%d and %d free", (int)free_bytes[0], (int)free_bytes[1]);
     }
@@ -321,7 +349,7 @@ static void check_latch(uint64_t rounds) {
 
 static void *write_once(void *argument) {
     vs_reading reading = {7, 100, VS_NODE_OK};
-    CHECK(!vs_table_update(argument, 0, &reading), "no node");
+    CHECK(!vs_table_update(argument, 0, &reading, 0, NULL), "no node");
     return NULL;
 }
 

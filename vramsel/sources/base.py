@@ -9,7 +9,29 @@ from dataclasses import dataclass, replace
 from ..errors import shown
 from ..units import as_bytes
 
-__all__ = ["Reading", "Sample", "Source"]
+__all__ = ["PoolReading", "Reading", "Sample", "Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReading:
+    """What an allocator that keeps memory for itself (PyTorch's, for example) says of one memory.
+
+    Parameters
+    ----------
+    placement : str
+        The placement that allocates through it, such as ``"torch:0"``.
+    idle : int
+        Bytes that it holds and does not use. Only this placement may count them.
+    limit : int, optional
+        Bytes that it may hold in all; None for no limit of its own.
+    used : int
+        Of the limit, the bytes that are in use.
+    """
+
+    placement: str
+    idle: int = 0
+    limit: int | None = None
+    used: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +54,18 @@ class Reading:
         One line that says why there is no number, or what was done to it.
     device_name, uuid : str, optional
         What the vendor calls the device, and its identity.
+    source : str, optional
+        Where this number comes from, where the source has several ways to it; else the source's name.
+    began : float, optional
+        ``time.monotonic()`` from just before this number was asked for, where that is later than the
+        beginning of the sample; its age runs from then.
+    shares : str, optional
+        The node in which this device's memory is, where it has none of its own: its placements are
+        listed on that node, `free` is not looked at, and `total` only caps that node's total.
+    headroom : int
+        Bytes of this memory that should stay free, unless the node was given a policy by its name.
+    pools : tuple of PoolReading
+        Allocators that take from this memory; read before and after `free`, the smaller idle counts.
     """
 
     node: str
@@ -42,6 +76,11 @@ class Reading:
     reason: str | None = None
     device_name: str | None = None
     uuid: str | None = None
+    source: str | None = None
+    began: float | None = None
+    shares: str | None = None
+    headroom: int = 0
+    pools: tuple[PoolReading, ...] = ()
 
     def checked(self) -> Reading:
         """The reading, made fit to publish.
@@ -92,7 +131,11 @@ class Sample:
 
 
 class Source(ABC):
-    """Base class of all sources. A source of one's own needs `name` and `sample`."""
+    """Base class of all sources. A source of one's own needs `name` and `sample`.
+
+    A monitor calls `sample` from a thread that it keeps for this source, so that a source which
+    takes its time, or never answers, holds up no other.
+    """
 
     name: str = "source"
     backends: tuple[str, ...] = ()
@@ -104,4 +147,10 @@ class Source(ABC):
 
         May raise: an `Exception` is kept as the source's error, its nodes become unknown, and
         no other source is affected. What is no `Exception` (an interrupt) passes through.
+        """
+
+    def close(self) -> None:  # noqa: B027  most sources hold nothing
+        """Let go of what the source holds; a later `sample` gets it again.
+
+        A monitor calls it when it stops, after the last `sample`, from that thread or the one that closes.
         """
