@@ -21,8 +21,10 @@ from vramsel.sources.cuda_driver import CudaDriverSource
 GIB = 1 << 30
 
 def take(**options):
-    sample = CudaDriverSource(**options).sample()
+    sample = CudaDriverSource(**{"nvml": False, **options}).sample()
     nodes = {reading.node: dataclasses.asdict(reading) for reading in sample.readings}
+    for node in nodes.values():
+        del node["began"]
     return {"nodes": nodes, "enumerated": sorted(sample.enumerated), "note": sample.note}
 """
 

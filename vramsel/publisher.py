@@ -10,10 +10,10 @@ from math import inf
 from typing import NamedTuple
 
 from .book import Device, Node, Pool, SampleToken
-from .errors import described, one_line
+from .errors import described, one_line, shown
 from .fit import FitPolicy
 from .placement import Placement, backend_code
-from .sources.base import Reading, Sample, Source
+from .sources.base import PoolReading, Reading, Sample, Source
 from .table import MemoryTable, as_reading, node_name, own_placement
 from .units import MAX_BYTES, as_bytes, format_bytes
 
@@ -122,7 +122,7 @@ class Publisher:
             fault: Exception | None = None
             try:
                 reading = reading.checked()
-                pools = {Placement(pool.placement): _as_pool(pool) for pool in reading.pools}
+                pools = {Placement(pool.placement): _as_pool(pool, reading.free) for pool in reading.pools}
                 headroom = as_bytes(reading.headroom, f"headroom of node {name!r}")
                 began = token.began if reading.began is None else _within(token.began, reading.began)
                 shares = None if reading.shares is None else node_name(reading.shares)
@@ -312,14 +312,18 @@ class Publisher:
         return bool(lost[index])
 
 
-def _as_pool(reading: object) -> Pool:
-    """What the core takes, from a `PoolReading`."""
-    what = f"of the pool of {reading.placement!r}"  # type: ignore[attr-defined]
-    idle = as_bytes(reading.idle, f"idle bytes {what}")  # type: ignore[attr-defined]
-    if reading.limit is None:  # type: ignore[attr-defined]
+def _as_pool(reading: PoolReading, free: int | None) -> Pool:
+    """What the core takes."""
+    what = f"of the pool of {shown(reading.placement)}"
+    idle = as_bytes(reading.idle, f"idle bytes {what}")
+    largest = as_bytes(reading.largest, f"largest block {what}")
+    if free is not None:
+        # Either free and idle bytes serve a request together, or one block does alone.
+        idle = max(idle, largest - free)
+    if reading.limit is None:
         return Pool(idle)
-    limit = as_bytes(reading.limit, f"limit {what}")  # type: ignore[attr-defined]
-    used = as_bytes(reading.used, f"used bytes {what}")  # type: ignore[attr-defined]
+    limit = as_bytes(reading.limit, f"limit {what}")
+    used = as_bytes(reading.used, f"used bytes {what}")
     return Pool(idle, max(limit - used, 0), max(limit, 1))  # for the core, a total of 0 is an unknown one
 
 

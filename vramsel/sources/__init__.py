@@ -2,21 +2,33 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .base import Reading, Sample, Source
+from .base import PoolReading, Reading, Sample, Source
 
 if TYPE_CHECKING:
     from .callback import CallbackSource
     from .cuda_driver import CudaDriverSource
     from .fixed import FixedSource
     from .host import HostSource
+    from .nvml import NvmlSource
 
-__all__ = ["CallbackSource", "CudaDriverSource", "FixedSource", "HostSource", "Reading", "Sample", "Source"]
+__all__ = [
+    "CallbackSource",
+    "CudaDriverSource",
+    "FixedSource",
+    "HostSource",
+    "NvmlSource",
+    "PoolReading",
+    "Reading",
+    "Sample",
+    "Source",
+]
 
 _MODULES = {
     "CallbackSource": "callback",
     "CudaDriverSource": "cuda_driver",
     "FixedSource": "fixed",
     "HostSource": "host",
+    "NvmlSource": "nvml",
 }
 
 

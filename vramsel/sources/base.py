@@ -26,12 +26,17 @@ class PoolReading:
         Bytes that it may hold in all; None for no limit of its own.
     used : int
         Of the limit, the bytes that are in use.
+    largest : int
+        Bytes of the largest block that it can hand out from what it holds; 0 where that is not known.
+        Of idle bytes in pieces, which cannot be given back to the device either, one request can have
+        no more than this.
     """
 
     placement: str
     idle: int = 0
     limit: int | None = None
     used: int = 0
+    largest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
-import importlib.util
+import os
 import re
 import sys
-from contextlib import suppress
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 from uuid import UUID
 
 from ..errors import described
-from .base import Reading, Sample, Source
+from ..locks import Locked
+from ..units import MAX_BYTES, as_bytes, format_bytes
+from .base import PoolReading, Reading, Sample, Source
+from .bindings import BindingsError, import_bindings, text_of
+from .frameworks import Framework, imported
+from .nvml import Nvml, NvmlError
 
 __all__ = ["CudaDriverSource"]
 
-_CUDA = frozenset({"cuda"})
-_NO_DEVICE = 100
+_NO_DEVICE, _NOT_INITIALIZED = 100, 3
+_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED: the device's memory is the host's
 
 # After these the device is of no use to this process. The driver's documentation says of most that
 # "the process must be terminated and relaunched"; 214 and 220 are faults of the hardware; after 710
@@ -28,24 +34,65 @@ _FATAL = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 
 
 
 class CudaDriverSource(Source):
-    """The CUDA driver, asked through cuda-python (12.9 or newer).
+    """The CUDA devices that this process can see, in CUDA's own order and numbers.
 
-    A device is read under its primary context, and only where the process already has one: a
-    context made for the question would itself take hundreds of megabytes. The caller's current
-    context is left as it was.
+    What it sees is the driver's affair (``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER``); a device is
+    itself by its UUID. It is asked through cuda-python (12.9 or newer), under the device's primary
+    context and only where the process has one: a context made for the question would itself take
+    hundreds of megabytes. The caller's current context is left as it was. A device without a context
+    is read through NVML, by UUID or PCI bus id; where that cannot be had it is unknown, with the reason.
+
+    A device whose memory is the host's (the attribute ``INTEGRATED``, as on Jetson or DGX Spark; not
+    unified *addressing*, which all devices have) is listed on the node ``cpu``: the driver's free
+    leaves out what the host could give back.
+
+    Where the process has imported PyTorch, CuPy or RMM, the placements ``torch:0``, ``cupy:0``,
+    ``rmm:0`` are listed on the node of their device, and with its memory their idle bytes and limits
+    are read.
 
     Parameters
     ----------
-    init : bool, optional
+    init : bool, default True
         Whether `sample` may call ``cuInit``. A process that has initialised CUDA cannot use it in
         children that it forks. With False, nothing is known until someone else initialises it.
+    create_context : bool, default False
+        Make a primary context on each device that has none, and keep it until `close`. That takes
+        hundreds of megabytes of each device and a good part of a second, and gives the numbers where
+        there is no NVML.
+    nvml : bool, default True
+        Whether NVML may be asked.
+    frameworks : bool, default True
+        Whether frameworks that are imported are read.
+    largest_blocks : bool, default False
+        Whether PyTorch's largest idle block is looked for, which takes milliseconds under the GIL.
+    unified_headroom : int or str, default "2GiB"
+        Bytes that stay free on a node that such a device shares with the host, unless the node was
+        given a policy by its name: a machine that over-allocates there hangs.
     """
 
     name = "cuda-driver"
-    backends = ("cuda",)
+    backends = ("cuda", "torch", "cupy", "rmm")
 
-    def __init__(self, *, init: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        init: bool = True,
+        create_context: bool = False,
+        nvml: bool = True,
+        frameworks: bool = True,
+        largest_blocks: bool = False,
+        unified_headroom: int | str = "2GiB",
+    ) -> None:
         self.init = init
+        self.create_context = create_context
+        self.frameworks = frameworks
+        self.largest_blocks = largest_blocks
+        self.unified_headroom = as_bytes(unified_headroom, "unified_headroom")
+        self._nvml = Nvml() if nvml else None
+        self._devices: dict[int, _Device] = {}
+        self._notes: dict[str, str] = {}  # framework -> what is wrong with it
+        self._kept: dict[int, Any] = {}  # ordinal -> device on which we keep a context
+        self._pid = os.getpid()
 
     def sample(self) -> Sample:
         """Read every CUDA device that this process can see.
@@ -56,15 +103,210 @@ class CudaDriverSource(Source):
             One reading per device. A device that cannot be read has a reason; when not even the
             list of devices is to be had, `note` says why. No driver at all means no device.
         """
+        if self._pid != os.getpid():  # what the parent had is not ours to use or to give back
+            self._pid = os.getpid()
+            self._devices, self._kept = {}, {}
+        known = imported(blocks=self.largest_blocks) if self.frameworks else []
         try:
-            driver = _import_bindings()
+            _initialised.refuse_child()
+            driver = _import_driver()
             if self.init:
                 _call(driver, "cuInit", 0)
             count = _call(driver, "cuDeviceGetCount")
         except _DriverError as error:
-            return _without_devices(error)
-        note = None if count else "the NVIDIA driver lists no device"
-        return Sample(tuple(_read(driver, ordinal) for ordinal in range(count)), _CUDA, note)
+            return _without_devices(error, known)
+        _initialised.here()
+        self._notes.clear()
+        theirs = [(framework, framework.devices(count) or 0) for framework in known]
+        readings = tuple(
+            self._read(driver, ordinal, [framework for framework, devices in theirs if ordinal < devices])
+            for ordinal in range(count)
+        )
+        note = "; ".join(self._notes.values()) if count else "the NVIDIA driver lists no device"
+        return Sample(readings, _all_of(known), note or None)
+
+    def close(self) -> None:
+        """Give back the contexts that `create_context` made, and NVML."""
+        if self._nvml is not None:
+            self._nvml.close()
+        kept, self._kept = self._kept, {}
+        if kept and self._pid == os.getpid():
+            driver = _import_driver()
+            for device in kept.values():
+                _call(driver, "cuDevicePrimaryCtxRelease", device)
+
+    # -- one device ---------------------------------------------------------------------------
+
+    def _read(self, driver: ModuleType, ordinal: int, frameworks: list[Framework]) -> Reading:
+        device = self._devices.setdefault(ordinal, _Device(ordinal))
+        reading = Reading(
+            f"cuda:{ordinal}",
+            began=time.monotonic(),
+            pools=tuple(PoolReading(framework.placement(ordinal)) for framework in frameworks),
+        )
+        try:
+            device.look_at(driver)
+            reading = replace(reading, device_name=device.name, uuid=device.uuid)
+            if device.integrated:
+                reading = replace(reading, shares="cpu", total=device.total, headroom=self.unified_headroom)
+            active = self._has_context(driver, device)
+            if active and (frameworks or not device.integrated):
+                return self._under_context(driver, device, reading, frameworks)
+        except _DriverError as error:
+            if device.integrated and error.code not in _FATAL:
+                return reading  # the host knows
+            cause = _first_failure(error)
+            lost = cause.code in _FATAL or (cause.code is not None and self._is_lost(device))
+            return replace(reading, shares=None, total=None, lost=lost, reason=str(cause))
+        return reading if device.integrated else self._without_context(device, reading)
+
+    def _has_context(self, driver: ModuleType, device: _Device) -> bool:
+        _flags, active = _call(driver, "cuDevicePrimaryCtxGetState", device.handle)
+        if not active and self.create_context and not device.integrated:
+            _call(driver, "cuDevicePrimaryCtxRetain", device.handle)
+            self._kept[device.ordinal] = device.handle
+            return True
+        return bool(active)
+
+    def _under_context(
+        self, driver: ModuleType, device: _Device, reading: Reading, frameworks: list[Framework]
+    ) -> Reading:
+        with _current(driver, device.handle):
+            # Bytes that a pool gives back meanwhile are idle before and free after; they count once.
+            before = self._pools(frameworks, device)
+            numbers: tuple[int, int] | None = None if device.integrated else _call(driver, "cuMemGetInfo")
+            after = self._pools(frameworks, device)
+        pools = tuple(_smaller(first, second) for first, second in zip(before, after, strict=True))
+        reading = replace(reading, pools=pools)
+        return reading if numbers is None else _judged(reading, numbers[0], numbers[1], device)
+
+    def _pools(self, frameworks: list[Framework], device: _Device) -> list[PoolReading]:
+        pools = []
+        for framework in frameworks:
+            try:
+                pools.append(framework.read(device.ordinal, device.total))
+            except Exception as error:  # it must not cost the device its number; no idle bytes is the safe side
+                pools.append(PoolReading(framework.placement(device.ordinal)))
+                self._notes[framework.name] = f"{framework.placement(device.ordinal)}: {described(error)}"
+        return pools
+
+    def _without_context(self, device: _Device, reading: Reading) -> Reading:
+        none = "no active CUDA context on this device in this process"
+        if self._nvml is None:
+            return replace(reading, reason=none)
+        try:
+            uuid, (free, total) = self._nvml.memory_of(device.names, device.pci)
+        except NvmlError as fault:
+            return replace(reading, lost=fault.lost, reason=f"{none}, and {fault}")
+        return _judged(replace(reading, source="nvml", uuid=uuid or reading.uuid), free, total, device)
+
+    def _is_lost(self, device: _Device) -> bool:
+        """Whether the driver's error comes from a device that is gone, which NVML would know."""
+        return self._nvml is not None and self._nvml.is_lost(device.names, device.pci)
+
+
+@dataclass
+class _Device:
+    """What does not change of a device while this process runs. None until it could be read."""
+
+    ordinal: int
+    handle: Any = None
+    name: str | None = None
+    names: tuple[str, ...] = ()  # UUIDs that NVML may know it by, the likelier first
+    pci: str | None = None
+    total: int | None = None
+    integrated: bool | None = None
+
+    @property
+    def uuid(self) -> str | None:
+        return self.names[0] if self.names else None
+
+    def look_at(self, driver: ModuleType) -> None:
+        """Read what is not read yet. None of it needs a context."""
+        if self.handle is None:
+            self.handle = _call(driver, "cuDeviceGet", self.ordinal)
+        if self.integrated is None:
+            self.integrated = self._try(
+                lambda: bool(_call(driver, "cuDeviceGetAttribute", _attribute(driver), self.handle))
+            )
+        if self.name is None:
+            self.name = self._try(lambda: text_of(_call(driver, "cuDeviceGetName", 128, self.handle)) or None)
+        if not self.names:
+            self.names = self._try(lambda: _uuids(driver, self.handle, self.name)) or ()
+        if self.pci is None:
+            self.pci = self._try(lambda: text_of(_call(driver, "cuDeviceGetPCIBusId", 64, self.handle)) or None)
+        if self.total is None:
+            self.total = self._try(lambda: int(_call(driver, "cuDeviceTotalMem", self.handle)) or None)
+
+    def _try(self, ask: Callable[[], Any]) -> Any:
+        """What the driver will not tell is left for the next sample; a device can do without."""
+        with suppress(_DriverError):
+            return ask()
+        return None
+
+
+def _attribute(driver: ModuleType) -> Any:
+    return driver.CUdevice_attribute(_INTEGRATED)
+
+
+def _uuids(driver: ModuleType, handle: Any, name: str | None) -> tuple[str, ...]:
+    """The names by which a device may be known: a MIG instance says what it is by its name only.
+
+    The first version of the function gives the parent's UUID to an instance. In 13 the plain name is
+    the second.
+    """
+    second = hasattr(driver, "cuDeviceGetUuid_v2")
+    raw = _call(driver, "cuDeviceGetUuid_v2" if second else "cuDeviceGetUuid", handle)
+    uuid = UUID(bytes=bytes(raw.bytes))
+    kinds = ("MIG", "GPU") if name is not None and "MIG" in name.split() else ("GPU", "MIG")
+    return tuple(f"{kind}-{uuid}" for kind in kinds)
+
+
+def _judged(reading: Reading, free: int, total: int, device: _Device) -> Reading:
+    """Add the numbers, unless they are another device's: the total is what is known of this one."""
+    if MAX_BYTES in (free, total):
+        return replace(reading, reason="reports all ones for bytes")
+    expected = device.total
+    if expected is not None and abs(total - expected) > expected // 16:
+        what = f"{format_bytes(total)} in all, and the device has {format_bytes(expected)}"
+        return replace(reading, reason=f"reading discarded: {what}")
+    return replace(reading, free=free, total=total)
+
+
+def _smaller(first: PoolReading, second: PoolReading) -> PoolReading:
+    return replace(
+        second,
+        idle=min(first.idle, second.idle),
+        used=max(first.used, second.used),
+        largest=min(first.largest, second.largest),
+    )
+
+
+# -- the driver -----------------------------------------------------------------------------------
+
+
+class _Initialised(Locked):
+    """Which process initialised CUDA, as far as this module knows: its children cannot use it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid: int | None = None
+
+    def here(self) -> None:
+        """CUDA works in this process."""
+        self._pid = os.getpid()
+
+    def refuse_child(self) -> None:
+        """Raise where asking would be of no use, and may hang."""
+        if self._pid not in (None, os.getpid()):
+            raise _DriverError(
+                "this process was forked from one that had initialised CUDA, and cannot use it; start it by"
+                " 'spawn', or initialise CUDA after the fork only (init_cuda=False)",
+                _NOT_INITIALIZED,
+            )
+
+
+_initialised = _Initialised()
 
 
 class _DriverError(Exception):
@@ -93,29 +335,26 @@ def _call(driver: ModuleType, name: str, *args: object) -> Any:
     raise _DriverError(f"{name}: {status.name} ({int(status)})", int(status))
 
 
-def _import_bindings() -> ModuleType:
+def _import_driver() -> ModuleType:
     try:
-        spec = importlib.util.find_spec("cuda")
-    except (ImportError, ValueError):
-        spec = None
-    if spec is not None and spec.submodule_search_locations is None:
-        # Importing it would run a file that was never meant for us, perhaps the running script.
-        raise _DriverError(f"cuda-python could not be imported: {spec.origin} hides it; rename that file")
-    try:
-        return importlib.import_module("cuda.bindings.driver")
-    except (Exception, SystemExit) as exc:  # importing runs whatever stands in its place
-        advice = 'install "cuda-python>=12.9.10"'
-        raise _DriverError(f"cuda-python could not be imported: {described(exc)}; {advice}") from exc
+        return import_bindings("driver")
+    except BindingsError as error:
+        raise _DriverError(str(error)) from error
 
 
-def _without_devices(error: _DriverError) -> Sample:
+def _without_devices(error: _DriverError, known: list[Framework]) -> Sample:
     """The sample of a process that cannot list its devices."""
     if error.code == _NO_DEVICE:
-        return Sample((), _CUDA, f"the NVIDIA driver lists no device: {error}")
+        return Sample((), _all_of(known), f"the NVIDIA driver lists no device: {error}")
     missing = _library_error() if error.code is None else None
     if missing is not None:
-        return Sample((), _CUDA, f"no NVIDIA driver: {missing}")
+        return Sample((), _all_of(known), f"no NVIDIA driver: {missing}")
     return Sample((), frozenset(), str(error))
+
+
+def _all_of(frameworks: list[Framework]) -> frozenset[str]:
+    """The backends of which a sample lists every device, if it lists all of CUDA's."""
+    return frozenset({"cuda", *(framework.name for framework in frameworks if framework.devices(0) is not None)})
 
 
 def _library_error() -> str | None:
@@ -129,52 +368,20 @@ def _library_error() -> str | None:
     return None
 
 
-def _read(driver: ModuleType, ordinal: int) -> Reading:
-    reading = Reading(f"cuda:{ordinal}")
-    try:
-        device = _call(driver, "cuDeviceGet", ordinal)
-        reading = replace(reading, device_name=_name(driver, device), uuid=_uuid(driver, device))
-        _flags, active = _call(driver, "cuDevicePrimaryCtxGetState", device)
-        if not active:
-            return replace(reading, reason="no active CUDA context on this device in this process")
-        free, total = _memory(driver, device)
-    except _DriverError as error:
-        cause = _first_failure(error)
-        return replace(reading, lost=cause.code in _FATAL, reason=str(cause))
-    return replace(reading, free=free, total=total)
-
-
-def _name(driver: ModuleType, device: Any) -> str | None:
-    with suppress(_DriverError):
-        raw = _call(driver, "cuDeviceGetName", 128, device)
-        text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
-        return text.partition("\0")[0].strip() or None
-    return None
-
-
-def _uuid(driver: ModuleType, device: Any) -> str | None:
-    # The first version gives the parent's UUID to a MIG slice. In 13 the plain name is the second.
-    second = hasattr(driver, "cuDeviceGetUuid_v2")
-    with suppress(_DriverError):
-        raw = _call(driver, "cuDeviceGetUuid_v2" if second else "cuDeviceGetUuid", device)
-        return f"GPU-{UUID(bytes=raw.bytes)}"
-    return None
-
-
-def _memory(driver: ModuleType, device: Any) -> tuple[int, int]:
-    """Free and total bytes under the device's primary context, which must be active."""
+@contextmanager
+def _current(driver: ModuleType, device: Any) -> Iterator[None]:
+    """Make a device's primary context current, which must be active, and put back what was."""
     # If the application lets go of the context just now, retaining makes a new one: the driver
     # offers no way to retain only what exists. It is gone again with our release.
     context = _call(driver, "cuDevicePrimaryCtxRetain", device)
     try:
         _call(driver, "cuCtxPushCurrent", context)
         try:
-            free, total = _call(driver, "cuMemGetInfo")
+            yield
         finally:
             _pop(driver, context)
     finally:
         _call(driver, "cuDevicePrimaryCtxRelease", device)
-    return free, total
 
 
 def _pop(driver: ModuleType, context: Any) -> None:

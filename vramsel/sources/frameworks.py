@@ -1,0 +1,148 @@
+"""What PyTorch, CuPy and RMM hold of a device: read if the process has imported them, never imported here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from .base import PoolReading
+
+__all__ = ["Framework", "imported"]
+
+
+class Framework:
+    """One framework. `read` is called with the device's primary context current, and only if it has one.
+
+    So nothing here may make a device current: the CUDA runtime, told to do so, makes a context.
+    """
+
+    name: str
+
+    def __init__(self, module: ModuleType, *, blocks: bool = False) -> None:
+        self.module = module
+        self.blocks = blocks  # whether to look for the largest idle block, which takes its time
+
+    def devices(self, count: int) -> int | None:
+        """How many of the process's `count` CUDA devices are its devices; None where that is not known."""
+        return count
+
+    def read(self, device: int, total: int | None) -> PoolReading:
+        """Read its pool on a device that has `total` bytes."""
+        raise NotImplementedError
+
+    def placement(self, device: int) -> str:
+        """The placement that allocates through it."""
+        return f"{self.name}:{device}"
+
+
+class Torch(Framework):
+    """PyTorch's caching allocator.
+
+    A request is served from one idle block, or else from free memory after all segments that are
+    wholly idle have been given back. So of what is reserved and not allocated, idle blocks that share
+    their segment with live ones ("inactive split", pytorch.org/docs, torch.cuda.memory_stats) cannot
+    be counted on, where PyTorch says how large they are; the largest of them can, if `blocks` is set.
+    To find it takes a snapshot of the whole allocator under the GIL, milliseconds for a large one.
+    """
+
+    name = "torch"
+
+    def devices(self, count: int) -> int | None:
+        """None with a build for AMD devices, whose numbers are not CUDA's; 0 with one for the CPU."""
+        version = getattr(self.module, "version", None)
+        if getattr(version, "hip", None):
+            return None
+        return count if getattr(version, "cuda", "unknown") else 0
+
+    def read(self, device: int, total: int | None) -> PoolReading:
+        """Read its statistics and its share of the device."""
+        cuda = self.module.cuda
+        stats = _maybe(cuda, "memory_stats", device) or {}
+        reserved, allocated = stats.get("reserved_bytes.all.current"), stats.get("allocated_bytes.all.current")
+        if reserved is None or allocated is None:
+            reserved, allocated = cuda.memory_reserved(device), cuda.memory_allocated(device)
+        idle = max(reserved - allocated - stats.get("inactive_split_bytes.all.current", 0), 0)
+        fraction = _maybe(cuda, "get_per_process_memory_fraction", device)
+        limit = None if fraction is None or fraction >= 1 or total is None else int(total * fraction)
+        largest = _largest_idle_block(cuda.memory_snapshot(), device) if self.blocks else 0
+        # The limit is on what is reserved; idle bytes are within it already.
+        return PoolReading(self.placement(device), idle, limit, max(reserved - idle, 0), largest)
+
+
+class CuPy(Framework):
+    """CuPy's default pool, which answers for the current device."""
+
+    name = "cupy"
+
+    def read(self, device: int, total: int | None) -> PoolReading:
+        """Read the default pool and its limit."""
+        pool = self.module.get_default_memory_pool()
+        limit = pool.get_limit() or None  # 0 is none
+        return PoolReading(self.placement(device), pool.free_bytes(), limit, pool.used_bytes())
+
+
+class Rmm(Framework):
+    """RMM's resource for the device: a pool, if one that counts what is taken from it stands in front."""
+
+    name = "rmm"
+
+    def read(self, device: int, total: int | None) -> PoolReading:
+        """Read the statistics of the current resource and those behind it."""
+        used = limit = None
+        idle = 0
+        for resource in _chain(self.module.mr.get_per_device_resource(device)):
+            counts = getattr(resource, "allocation_counts", None)
+            if used is None and counts is not None:
+                used = int(counts["current_bytes"] if isinstance(counts, dict) else counts.current_bytes)
+            elif used is None and hasattr(resource, "get_allocated_bytes"):
+                used = int(resource.get_allocated_bytes())
+            if limit is None and hasattr(resource, "get_allocation_limit"):
+                limit = int(resource.get_allocation_limit())
+            if hasattr(resource, "pool_size"):
+                # How much of it is taken is known only if whoever counts is in front of it.
+                idle = 0 if used is None else max(int(resource.pool_size()) - used, 0)
+                break
+        if used is None:
+            return PoolReading(self.placement(device), idle)
+        return PoolReading(self.placement(device), idle, limit, used)
+
+
+_KNOWN: tuple[type[Framework], ...] = (Torch, CuPy, Rmm)
+
+
+def imported(*, blocks: bool = False) -> list[Framework]:
+    """Those that this process has imported by now."""
+    return [kind(sys.modules[kind.name], blocks=blocks) for kind in _KNOWN if kind.name in sys.modules]
+
+
+def _largest_idle_block(segments: Iterable[Any], device: int) -> int:
+    return max(
+        (
+            int(block["size"])
+            for segment in segments
+            if segment["device"] == device
+            for block in segment["blocks"]
+            if block["state"] == "inactive"
+        ),
+        default=0,
+    )
+
+
+def _maybe(owner: Any, name: str, *args: Any) -> Any:
+    """Call a function that not every version has; None where it is missing."""
+    function = getattr(owner, name, None)
+    return None if function is None else function(*args)
+
+
+def _chain(resource: Any) -> Iterable[Any]:
+    """A memory resource and what it takes its memory from, outermost first."""
+    for _ in range(16):  # nobody stacks more
+        yield resource
+        behind = getattr(resource, "upstream_mr", None)
+        if behind is None:
+            behind = _maybe(resource, "get_upstream")
+        if behind is None:
+            return
+        resource = behind

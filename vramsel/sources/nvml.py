@@ -1,0 +1,296 @@
+"""NVML, the NVIDIA management library: reads devices without CUDA and without a context on them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ..errors import described, shown
+from ..locks import Locked
+from ..placement import Placement, PlacementLike
+from ..units import MAX_BYTES
+from .base import Reading, Sample, Source
+from .bindings import BindingsError, import_bindings, text_of
+
+__all__ = ["Nvml", "NvmlError", "NvmlSource"]
+
+# nvmlReturn_t, of which the bindings make exceptions with a `status`.
+_UNINITIALIZED, _GPU_IS_LOST, _RESET_REQUIRED = 1, 15, 16
+_RETRY = 5.0  # seconds after a failed initialisation, which may take long to fail
+_NOT_THIS = frozenset({2, 6})  # invalid argument, not found: of a name that NVML does not know
+
+
+class NvmlError(Exception):
+    """One line that says what failed, and NVML's code where there is one."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(" ".join(text.split()))
+        self.code = code
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device is gone until it, or the machine, starts again."""
+        return self.code in (_GPU_IS_LOST, _RESET_REQUIRED)
+
+
+class Memory(NamedTuple):
+    """Bytes of one device or MIG instance."""
+
+    free: int
+    total: int
+
+
+class _Library(Locked):
+    """NVML's initialisation, which this process shares: once for all who use it here, and per process.
+
+    NVML counts initialisations itself, so ours and those of others in this process do not meet.
+    """
+
+    held_at_fork = False  # held while NVML starts, which can take seconds
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users: set[int] = set()
+        self.nvml: ModuleType | None = None
+        self.failed: tuple[float, NvmlError] | None = None  # when, and why
+
+    def renew(self) -> None:
+        """Start anew in a forked child: what the parent initialised is the parent's."""
+        super().renew()
+        self.users, self.nvml, self.failed = set(), None, None
+
+    def join(self, user: object) -> ModuleType:
+        with self.lock:
+            if self.nvml is None:
+                if self.failed is not None and time.monotonic() < self.failed[0] + _RETRY:
+                    raise self.failed[1]
+                try:
+                    nvml = import_bindings("nvml")
+                    nvml.init_v2()
+                except Exception as error:
+                    self.failed = time.monotonic(), _fault("nvmlInit", error)
+                    raise self.failed[1] from error
+                self.nvml, self.failed = nvml, None
+            self.users.add(id(user))
+            return self.nvml
+
+    def leave(self, user: object) -> None:
+        with self.lock:
+            if id(user) not in self.users:
+                return
+            self.users.discard(id(user))
+            if not self.users and self.nvml is not None:
+                nvml, self.nvml = self.nvml, None
+                nvml.shutdown()
+
+    def forget(self, nvml: ModuleType) -> None:
+        """Somebody has shut NVML down once too often: the next who asks initialises it again."""
+        with self.lock:
+            if self.nvml is nvml:
+                self.nvml = None
+
+
+_library = _Library()
+
+
+class Nvml:
+    """What one user asks of NVML. Devices are told apart by UUID or PCI bus id, never by position."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, int] = {}
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Let NVML go; the next question initialises it again. Others in this process keep theirs."""
+        self._handles.clear()
+        _library.leave(self)
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call a function of the bindings.
+
+        Raises
+        ------
+        NvmlError
+        """
+        for attempt in (1, 2):
+            if self._pid != os.getpid():
+                self._handles.clear()
+                self._pid = os.getpid()
+            nvml = _library.join(self)
+            try:
+                return getattr(nvml, name)(*args)
+            except Exception as error:
+                fault = _fault(name, error)
+                if fault.code != _UNINITIALIZED or attempt == 2:
+                    raise fault from error
+                self._handles.clear()
+                _library.forget(nvml)
+        raise AssertionError
+
+    def memory_of(self, uuids: Sequence[str], pci: str | None) -> tuple[str | None, Memory]:
+        """Memory of the device that has one of these UUIDs or, failing that, this PCI bus id.
+
+        Returns the UUID that was found, None where it was the bus id.
+
+        Raises
+        ------
+        NvmlError
+        """
+        key, handle = self._find(uuids, pci)
+        try:
+            memory = self.memory(handle)
+        except NvmlError:
+            self._handles.pop(key, None)  # a device that comes back may have another handle
+            raise
+        return key if key in uuids else None, memory
+
+    def _find(self, uuids: Sequence[str], pci: str | None) -> tuple[str, int]:
+        for key in (*uuids, *([pci] if pci else [])):
+            if key in self._handles:
+                return key, self._handles[key]
+        missing: NvmlError | None = None
+        for uuid in uuids:
+            try:
+                handle = self.call("device_get_handle_by_uuid", uuid)
+            except NvmlError as fault:
+                if fault.code not in _NOT_THIS:
+                    raise
+                missing = missing or fault
+            else:
+                return self._keep(uuid, handle)
+        if pci is None:
+            raise missing or NvmlError("NVML needs a device's UUID or PCI bus id, and has neither")
+        return self._keep(pci, self.call("device_get_handle_by_pci_bus_id_v2", pci))
+
+    def _keep(self, key: str, handle: int) -> tuple[str, int]:
+        if self.is_divided(handle):
+            # The driver gave a MIG instance the name of its device, whose memory is not the instance's.
+            raise NvmlError("NVML knows only the whole device, and that is divided into MIG instances")
+        self._handles[key] = handle
+        return key, handle
+
+    def is_divided(self, handle: int) -> bool:
+        """Whether a handle stands for a device in MIG mode, whose instances are what has memory."""
+        with suppress(NvmlError):  # not supported: a device that cannot be divided
+            if self.call("device_is_mig_device_handle", handle):
+                return False
+            current, _ = self.call("device_get_mig_mode", handle)
+            return bool(current)
+        return False
+
+    def memory(self, handle: int) -> Memory:
+        """Free and total bytes, as reported. What cannot be true is no signal.
+
+        Raises
+        ------
+        NvmlError
+        """
+        info = self.call("device_get_memory_info_v2", handle)
+        total, free, used, kept = (int(getattr(info, field)) for field in ("total", "free", "used", "reserved"))
+        if MAX_BYTES in (total, free, used, kept) or max(used, kept) > total or total == 0:
+            raise NvmlError("NVML reports no memory that there could be")
+        return Memory(free, total)
+
+    def is_lost(self, uuids: Sequence[str], pci: str | None) -> bool:
+        """Whether NVML says of a device that it is gone."""
+        try:
+            self.memory_of(uuids, pci)
+        except NvmlError as fault:
+            return fault.lost
+        return False
+
+
+class NvmlSource(Source):
+    """Every NVIDIA device and MIG instance of this machine, as nodes named by UUID.
+
+    It needs neither CUDA nor a context, and counts devices that ``CUDA_VISIBLE_DEVICES`` hides: it
+    is for processes that hand out devices. Which ordinal a device has in CUDA it cannot know, so the
+    nodes list no placements but those given here.
+
+    Parameters
+    ----------
+    placements : mapping, optional
+        UUID to the placements that live on that device.
+    """
+
+    name = "nvml"
+
+    def __init__(self, placements: Mapping[str, Iterable[PlacementLike]] | None = None) -> None:
+        self._placements = {}
+        for uuid, lives in (placements or {}).items():
+            if isinstance(lives, str):
+                raise TypeError(f"placements of {shown(uuid)} must be several, as in ({lives!r},)")
+            self._placements[uuid] = tuple(str(Placement(placement)) for placement in lives)
+        self._nvml = Nvml()
+        self._seen: dict[int, tuple[str, str | None]] = {}  # index -> UUID and name, for when it is lost
+
+    def sample(self) -> Sample:
+        """Read every device; a MIG-enabled one through its instances."""
+        try:
+            count = self._nvml.call("device_get_count_v2")
+        except NvmlError as fault:
+            return Sample((), note=str(fault))
+        readings: list[Reading] = []
+        notes: list[str] = []
+        for index in range(count):
+            try:
+                readings += self._read(index)
+            except NvmlError as fault:
+                if index in self._seen:
+                    readings.append(self._failed(*self._seen[index], fault))
+                else:
+                    notes.append(f"device {index} of NVML: {fault}")
+        note = "; ".join(notes) or (None if count else "NVML lists no device")
+        return Sample(tuple(readings), note=note)
+
+    def close(self) -> None:
+        """Let NVML go."""
+        self._nvml.close()
+
+    def _read(self, index: int) -> Iterable[Reading]:
+        ask = self._nvml.call
+        handle = ask("device_get_handle_by_index_v2", index)
+        if not self._nvml.is_divided(handle):
+            self._seen[index] = text_of(ask("device_get_uuid", handle)), self._name(handle)
+            return [self._reading(handle, *self._seen[index])]
+        self._seen.pop(index, None)
+        found = []
+        for number in range(ask("device_get_max_mig_device_count", handle)):
+            try:
+                instance = ask("device_get_mig_device_handle_by_index", handle, number)
+            except NvmlError as fault:
+                if fault.code not in _NOT_THIS:
+                    raise
+                continue  # a slot without an instance
+            found.append(self._reading(instance, text_of(ask("device_get_uuid", instance)), self._name(instance)))
+        return found
+
+    def _name(self, handle: int) -> str | None:
+        with suppress(NvmlError):
+            return text_of(self._nvml.call("device_get_name", handle)) or None
+        return None
+
+    def _reading(self, handle: int, uuid: str, name: str | None) -> Reading:
+        try:
+            free, total = self._nvml.memory(handle)
+        except NvmlError as fault:
+            return self._failed(uuid, name, fault)
+        return Reading(uuid, free, total, self._placements.get(uuid, ()), device_name=name, uuid=uuid)
+
+    def _failed(self, uuid: str, name: str | None, fault: NvmlError) -> Reading:
+        lives = self._placements.get(uuid, ())
+        return Reading(uuid, placements=lives, lost=fault.lost, reason=str(fault), device_name=name, uuid=uuid)
+
+
+def _fault(call: str, error: Exception) -> NvmlError:
+    """What an exception of the bindings says, in one line."""
+    status = getattr(error, "status", None)
+    if isinstance(status, int):
+        return NvmlError(f"{call}: {described(error)}", int(status))
+    if isinstance(error, BindingsError):
+        return NvmlError(str(error))
+    return NvmlError(f"{call}: {described(error)}")
