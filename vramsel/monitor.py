@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import inf, isfinite
 from types import MappingProxyType, TracebackType
 
@@ -16,7 +16,7 @@ from .fit import FitPolicy
 from .locks import Locked
 from .placement import backend_code
 from .publisher import Outcome, Publisher
-from .sources.base import Source
+from .sources.base import Sample, Source
 from .table import MemoryTable, node_name
 
 __all__ = ["Monitor", "Policies", "watch"]
@@ -24,10 +24,13 @@ __all__ = ["Monitor", "Policies", "watch"]
 Policies = FitPolicy | Mapping[str, FitPolicy] | None
 
 log = logging.getLogger("vramsel.monitor")
+log.addHandler(logging.NullHandler())  # who wants to see it says so
 
 _LONGEST_PAUSE = 5.0  # seconds between two samples of a source that fails
 _FIRST_ANSWER = 5.0  # seconds that refresh() waits for a source's first answer: drivers start slowly
 _IN_ORDER = 0.25  # seconds that a source's first numbers wait for those of the sources before it
+_FIRST_PARTS = 2.0  # seconds that a source's first sample waits for those of its parts
+_SILENT = "does not answer"
 _GOODBYE = 1.0  # seconds that close() waits for samples that are under way
 
 
@@ -88,15 +91,17 @@ class _Feed:
     still to come. A sample under way when another is asked for does not count for that one.
     """
 
-    def __init__(self, source: Source, label: str) -> None:
+    def __init__(self, source: Source, label: str, whole: _Feed | None = None) -> None:
         self.source = source
         self.label = label
+        self.whole = whole  # of a part, the feed whose survey lists it
         self.backends = tuple(backend_code(backend) for backend in source.backends)
         self.note: str | None = None
         self.due = 0.0
         self.failures = 0  # in a row
         self.answered = False
         self.raised: BaseException | None = None
+        self.gone = False  # a part that is not listed any more
         self.idle()
 
     def idle(self) -> None:
@@ -288,7 +293,7 @@ class Monitor(Locked):
                 while feed.taken < number and feed.thread is not None and not self._closed:
                     remaining = deadline - time.monotonic()
                     if remaining <= 0:
-                        self._complain(feed, f"has not answered for {time.monotonic() - deadline + patience:.1f} s")
+                        self._complain(feed, _SILENT)
                         break
                     self._taken.wait(remaining)
             passing = [feed.raised for feed in self._feeds if feed.raised is not None]
@@ -309,9 +314,9 @@ class Monitor(Locked):
         """Take the samples of one source: what its thread does."""
         while True:
             with self.lock:
-                while feed.asked == feed.taken and self._running:
+                while feed.asked == feed.taken and self._running and not feed.gone:
                     self._asked.wait()
-                if feed.asked == feed.taken or self._closed:
+                if feed.asked == feed.taken or self._closed or feed.gone:
                     feed.thread = None
                     self._taken.notify_all()
                     break
@@ -332,24 +337,54 @@ class Monitor(Locked):
     def _sample(self, feed: _Feed) -> Outcome:
         token = self.table.begin_sample()
         try:
-            sample = feed.source.sample()
+            sample = feed.source.survey()
+            if isinstance(sample, Sample):
+                self._list_parts(feed, sample.parts)
             if not feed.answered:
                 self._wait_for_those_before(feed)
         except Exception as error:  # whatever a source gets wrong is its own affair, and is kept
-            return self._publisher.fail(feed.source, error, token)
+            return self._publisher.fail(feed.source, error, token, ages=self._running)
         except BaseException as error:  # an interrupt is for whoever asked
             feed.raised = error
-            return self._publisher.fail(feed.source, error, token)
-        return self._publisher.publish(feed.source, sample, token)
+            return self._publisher.fail(feed.source, error, token, ages=self._running)
+        return self._publisher.publish(feed.source, sample, token, ages=self._running)
 
     def _wait_for_those_before(self, feed: _Feed) -> None:
         """So that nodes come in the order of the sources, and the first that reports one has it."""
-        deadline = time.monotonic() + _IN_ORDER
-        before = self._feeds[: self._feeds.index(feed)]
         with self.lock:
-            while any(not other.answered and other.asked > other.taken for other in before):
-                if not self._taken.wait(max(deadline - time.monotonic(), 0)):
-                    break
+            before = [other for other in self._feeds[: self._feeds.index(feed)] if other is not feed.whole]
+            self._wait_for_first(before, _IN_ORDER)
+
+    def _wait_for_first(self, feeds: list[_Feed], seconds: float) -> None:
+        """Wait until each of these has answered once, if it has been asked; not for long."""
+        deadline = time.monotonic() + seconds
+        while any(not feed.answered and feed.asked > feed.taken for feed in feeds) and not self._closed:
+            if not self._taken.wait(max(deadline - time.monotonic(), 0)):
+                return
+
+    def _list_parts(self, whole: _Feed, parts: Collection[Source]) -> None:
+        """Give each part that is new a feed, and take leave of those that are gone."""
+        with self.lock:
+            had = {feed.source: feed for feed in self._feeds if feed.whole is whole}
+            new = [part for part in parts if part not in had]
+            gone = [feed for part, feed in had.items() if part not in parts]
+            if self._closed or not (new or gone):
+                return
+            fresh = [_Feed(part, getattr(part, "label", part.name), whole) for part in new]
+            kept = [feed for feed in self._feeds if feed not in gone]
+            after = 1 + max(i for i, feed in enumerate(kept) if feed is whole or feed.whole is whole)
+            self._feeds = kept[:after] + fresh + kept[after:]
+            for feed in gone:
+                feed.gone = True
+                self._complain(feed, None)
+            for feed in fresh:
+                feed.asked += 1
+                self._lend_thread(feed)
+            self._asked.notify_all()
+            # What this sample says of them all, such as that there is no other, comes after their numbers.
+            self._wait_for_first(fresh, _FIRST_PARTS)
+        for feed in gone:
+            self._publisher.abandon(feed.source, f"source {whole.label!r} no longer lists it")
 
     def _part(self, feed: _Feed) -> None:
         """Let a source go of what it holds, once, and not while its thread is in it."""
@@ -386,7 +421,7 @@ class Monitor(Locked):
                 for feed in self._feeds:
                     if feed.began is not None:
                         if now - feed.began > self._max_age:
-                            self._complain(feed, f"has not answered for more than {self._max_age:g} s")
+                            self._complain(feed, _SILENT)
                         else:
                             soonest = min(soonest, feed.began + self._max_age)
                     elif feed.asked > feed.taken:

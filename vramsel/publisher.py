@@ -59,11 +59,11 @@ class Publisher:
 
     # -- samples ------------------------------------------------------------------------------
 
-    def publish(self, source: Source, sample: object, token: SampleToken) -> Outcome:
+    def publish(self, source: Source, sample: object, token: SampleToken, *, ages: bool) -> Outcome:
         """Publish what a source said.
 
-        A fault of one reading is its node's. If the sample as a whole is none, all of the source's
-        nodes become unknown.
+        A fault of one reading is its node's. If the sample as a whole is none, the source has failed:
+        see `fail`.
         """
         try:
             if not isinstance(sample, Sample):
@@ -72,7 +72,7 @@ class Publisher:
             enumerated = {backend_code(backend): backend for backend in sample.enumerated}
             note = None if sample.note is None else one_line(sample.note)
         except Exception as error:  # whatever a source gets wrong is its own affair, and is kept
-            return self.fail(source, error, token)
+            return self.fail(source, error, token, ages=ages)
         seen: set[str] = set()
         useful = failed = False
         for reading in readings:
@@ -91,13 +91,28 @@ class Publisher:
                 self.table.close_backend(backend)
         return Outcome(note, failed, useful)
 
-    def fail(self, source: Source, error: BaseException, token: SampleToken | None = None) -> Outcome:
-        """Make all nodes of a source unknown, which has failed."""
+    def fail(self, source: Source, error: BaseException, token: SampleToken, *, ages: bool) -> Outcome:
+        """Take note that a source has failed to sample.
+
+        Where numbers age, the last ones stay until they are too old: for a fault that passes, they are
+        nearer the truth than nothing. Else all of the source's nodes become unknown.
+        """
         fault = described(error)
-        with self.table._book.lock:
-            for node in self._names_of(source):
-                self._forget(node, fault, token)
+        book = self.table._book
+        with book.lock:
+            *_, known, _ = self.table._columns()
+            for name in self._names_of(source):
+                if not ages:
+                    self._forget(name, fault, token)
+                elif name in self._owner and known[book.index[name]]:
+                    book.nodes[book.index[name]].reason = fault
         return Outcome(fault, failed=True, useful=False)
+
+    def abandon(self, source: Source, reason: str) -> None:
+        """Take note that what a source read is gone, as another says who lists it."""
+        with self.table._book.lock:
+            for name in self._names_of(source):
+                self._lose(name, reason, None)
 
     def _names_of(self, source: Source) -> list[str]:
         own = [node for node, owner in self._owner.items() if owner is source]
@@ -166,7 +181,7 @@ class Publisher:
         was_lost = self._lost(index)
         if reading.lost:
             if table._publish_lost(index, token=token, source=whence, at=began, reason=reason) and not was_lost:
-                log.warning("%s is lost: %s", name, reason)
+                log.warning("%s is lost: %s", name, reason or "no reason given")
         elif known or back or not was_lost:  # lost is lost: only a number brings a device back
             table._publish(index, free, total, known, token=token, pools=mine, source=whence, at=began, reason=reason)
             if was_lost and known:
@@ -258,7 +273,8 @@ class Publisher:
                 if not known[index] or began is None:
                     continue
                 if now - began > self.max_age:
-                    self._forget(name, _too_old(now - began, self.max_age))
+                    why = _too_old(now - began, self.max_age)
+                    self._forget(name, f"{why} ({book.nodes[index].reason})" if book.nodes[index].reason else why)
                 else:
                     soonest = min(soonest, began + self.max_age)
         return soonest
@@ -278,7 +294,10 @@ class Publisher:
         backends = self._backends.get(name)
         if not backends or not backends.issubset(enumerated):
             self._forget(name, reason, token)
-            return
+        else:
+            self._lose(name, reason, token)
+
+    def _lose(self, name: str, reason: str, token: SampleToken | None) -> None:
         table, book = self.table, self.table._book
         if name in self._shares:
             self._retire(name)

@@ -128,11 +128,15 @@ class Sample:
         that is not among them is absent, not unknown.
     note : str, optional
         One line that says why the source has less to tell than one would expect.
+    parts : tuple of Source
+        Of `Source.survey`: what is to be sampled beside this source, each by a thread of its own.
+        Their readings count as this sample's; a part that is not here any more is gone.
     """
 
     readings: tuple[Reading, ...] = ()
     enumerated: frozenset[str] = frozenset()
     note: str | None = None
+    parts: tuple[Source, ...] = ()
 
 
 class Source(ABC):
@@ -153,6 +157,14 @@ class Source(ABC):
         May raise: an `Exception` is kept as the source's error, its nodes become unknown, and
         no other source is affected. What is no `Exception` (an interrupt) passes through.
         """
+
+    def survey(self) -> Sample | Iterable[Reading]:
+        """Sample, and leave to `Sample.parts` what may be slow for reasons of its own.
+
+        This is what a monitor calls: a device that hangs then holds up no other device. The parts of
+        two surveys are the same objects.
+        """
+        return self.sample()
 
     def close(self) -> None:  # noqa: B027  most sources hold nothing
         """Let go of what the source holds; a later `sample` gets it again.

@@ -90,7 +90,7 @@ class CudaDriverSource(Source):
         self.unified_headroom = as_bytes(unified_headroom, "unified_headroom")
         self._nvml = Nvml() if nvml else None
         self._devices: dict[int, _Device] = {}
-        self._notes: dict[str, str] = {}  # framework -> what is wrong with it
+        self._parts: dict[int, _Part] = {}
         self._kept: dict[int, Any] = {}  # ordinal -> device on which we keep a context
         self._pid = os.getpid()
 
@@ -103,27 +103,47 @@ class CudaDriverSource(Source):
             One reading per device. A device that cannot be read has a reason; when not even the
             list of devices is to be had, `note` says why. No driver at all means no device.
         """
+        return self._list(split=False)
+
+    def survey(self) -> Sample:
+        """As `sample`; of several devices, each is a part of its own."""
+        return self._list(split=True)
+
+    def _list(self, *, split: bool) -> Sample:
         if self._pid != os.getpid():  # what the parent had is not ours to use or to give back
             self._pid = os.getpid()
             self._devices, self._kept = {}, {}
-        known = imported(blocks=self.largest_blocks) if self.frameworks else []
+        known = imported() if self.frameworks else []
         try:
-            _initialised.refuse_child()
-            driver = _import_driver()
-            if self.init:
-                _call(driver, "cuInit", 0)
+            driver = _open_driver(init=self.init)
             count = _call(driver, "cuDeviceGetCount")
         except _DriverError as error:
             return _without_devices(error, known)
         _initialised.here()
-        self._notes.clear()
-        theirs = [(framework, framework.devices(count) or 0) for framework in known]
-        readings = tuple(
-            self._read(driver, ordinal, [framework for framework, devices in theirs if ordinal < devices])
-            for ordinal in range(count)
+        if split and count > 1:
+            parts = tuple(self._parts.setdefault(ordinal, _Part(self, ordinal)) for ordinal in range(count))
+            return Sample((), _all_of(known), parts=parts)
+        samples = [self.sample_device(ordinal) for ordinal in range(count)]
+        readings = tuple(reading for sample in samples for reading in sample.readings)
+        notes = [sample.note for sample in samples if sample.note] if count else ["the NVIDIA driver lists no device"]
+        return Sample(readings, _all_of(known), "; ".join(notes) or None)
+
+    def sample_device(self, ordinal: int) -> Sample:
+        """Read one device."""
+        device = self._devices.setdefault(ordinal, _Device(ordinal))
+        known = imported(blocks=self.largest_blocks) if self.frameworks else []
+        frameworks = [framework for framework in known if framework.devices(ordinal + 1)]
+        reading = Reading(
+            f"cuda:{ordinal}",
+            began=time.monotonic(),
+            pools=tuple(PoolReading(framework.placement(ordinal)) for framework in frameworks),
         )
-        note = "; ".join(self._notes.values()) if count else "the NVIDIA driver lists no device"
-        return Sample(readings, _all_of(known), note or None)
+        faults: dict[str, str] = {}
+        try:
+            reading = self._read(_open_driver(init=False), device, reading, frameworks, faults)
+        except _DriverError as error:  # of a driver that has listed its devices
+            reading = replace(reading, reason=str(error))
+        return Sample((reading,), note="; ".join(faults.values()) or None)
 
     def close(self) -> None:
         """Give back the contexts that `create_context` made, and NVML."""
@@ -131,19 +151,20 @@ class CudaDriverSource(Source):
             self._nvml.close()
         kept, self._kept = self._kept, {}
         if kept and self._pid == os.getpid():
-            driver = _import_driver()
+            driver = _open_driver(init=False)
             for device in kept.values():
                 _call(driver, "cuDevicePrimaryCtxRelease", device)
 
     # -- one device ---------------------------------------------------------------------------
 
-    def _read(self, driver: ModuleType, ordinal: int, frameworks: list[Framework]) -> Reading:
-        device = self._devices.setdefault(ordinal, _Device(ordinal))
-        reading = Reading(
-            f"cuda:{ordinal}",
-            began=time.monotonic(),
-            pools=tuple(PoolReading(framework.placement(ordinal)) for framework in frameworks),
-        )
+    def _read(
+        self,
+        driver: ModuleType,
+        device: _Device,
+        reading: Reading,
+        frameworks: list[Framework],
+        faults: dict[str, str],
+    ) -> Reading:
         try:
             device.look_at(driver)
             reading = replace(reading, device_name=device.name, uuid=device.uuid)
@@ -151,7 +172,7 @@ class CudaDriverSource(Source):
                 reading = replace(reading, shares="cpu", total=device.total, headroom=self.unified_headroom)
             active = self._has_context(driver, device)
             if active and (frameworks or not device.integrated):
-                return self._under_context(driver, device, reading, frameworks)
+                return self._under_context(driver, device, reading, frameworks, faults)
         except _DriverError as error:
             if device.integrated and error.code not in _FATAL:
                 return reading  # the host knows
@@ -169,26 +190,21 @@ class CudaDriverSource(Source):
         return bool(active)
 
     def _under_context(
-        self, driver: ModuleType, device: _Device, reading: Reading, frameworks: list[Framework]
+        self,
+        driver: ModuleType,
+        device: _Device,
+        reading: Reading,
+        frameworks: list[Framework],
+        faults: dict[str, str],
     ) -> Reading:
         with _current(driver, device.handle):
             # Bytes that a pool gives back meanwhile are idle before and free after; they count once.
-            before = self._pools(frameworks, device)
+            before = _pools(frameworks, device, faults)
             numbers: tuple[int, int] | None = None if device.integrated else _call(driver, "cuMemGetInfo")
-            after = self._pools(frameworks, device)
+            after = _pools(frameworks, device, faults)
         pools = tuple(_smaller(first, second) for first, second in zip(before, after, strict=True))
         reading = replace(reading, pools=pools)
         return reading if numbers is None else _judged(reading, numbers[0], numbers[1], device)
-
-    def _pools(self, frameworks: list[Framework], device: _Device) -> list[PoolReading]:
-        pools = []
-        for framework in frameworks:
-            try:
-                pools.append(framework.read(device.ordinal, device.total))
-            except Exception as error:  # it must not cost the device its number; no idle bytes is the safe side
-                pools.append(PoolReading(framework.placement(device.ordinal)))
-                self._notes[framework.name] = f"{framework.placement(device.ordinal)}: {described(error)}"
-        return pools
 
     def _without_context(self, device: _Device, reading: Reading) -> Reading:
         none = "no active CUDA context on this device in this process"
@@ -203,6 +219,19 @@ class CudaDriverSource(Source):
     def _is_lost(self, device: _Device) -> bool:
         """Whether the driver's error comes from a device that is gone, which NVML would know."""
         return self._nvml is not None and self._nvml.is_lost(device.names, device.pci)
+
+
+class _Part(Source):
+    """One device of several, so that one which hangs does not hold up the others."""
+
+    def __init__(self, whole: CudaDriverSource, ordinal: int) -> None:
+        self.name = whole.name
+        self.label = f"{whole.name} cuda:{ordinal}"
+        self._whole = whole
+        self._ordinal = ordinal
+
+    def sample(self) -> Sample:
+        return self._whole.sample_device(self._ordinal)
 
 
 @dataclass
@@ -273,6 +302,17 @@ def _judged(reading: Reading, free: int, total: int, device: _Device) -> Reading
     return replace(reading, free=free, total=total)
 
 
+def _pools(frameworks: list[Framework], device: _Device, faults: dict[str, str]) -> list[PoolReading]:
+    pools = []
+    for framework in frameworks:
+        try:
+            pools.append(framework.read(device.ordinal, device.total))
+        except Exception as error:  # it must not cost the device its number; no idle bytes is the safe side
+            pools.append(PoolReading(framework.placement(device.ordinal)))
+            faults[framework.name] = f"{framework.placement(device.ordinal)}: {described(error)}"
+    return pools
+
+
 def _smaller(first: PoolReading, second: PoolReading) -> PoolReading:
     return replace(
         second,
@@ -335,11 +375,15 @@ def _call(driver: ModuleType, name: str, *args: object) -> Any:
     raise _DriverError(f"{name}: {status.name} ({int(status)})", int(status))
 
 
-def _import_driver() -> ModuleType:
+def _open_driver(*, init: bool) -> ModuleType:
+    _initialised.refuse_child()
     try:
-        return import_bindings("driver")
+        driver = import_bindings("driver")
     except BindingsError as error:
         raise _DriverError(str(error)) from error
+    if init:
+        _call(driver, "cuInit", 0)
+    return driver
 
 
 def _without_devices(error: _DriverError, known: list[Framework]) -> Sample:
