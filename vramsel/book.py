@@ -70,6 +70,7 @@ class Book(Locked):
     __slots__ = (
         "closed",
         "devices",
+        "discarded",
         "generation",
         "index",
         "nodes",
@@ -94,6 +95,7 @@ class Book(Locked):
         self.order = 0  # one more at every beginning of a sample, update and mark
         self.generation = 0  # one more in a forked child, where what its parent began means nothing
         self.refused = 0  # readings that came too late
+        self.discarded = 0  # readings that cannot be true
 
     def renew(self) -> None:
         """Start anew in a forked child."""

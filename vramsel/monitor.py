@@ -206,11 +206,16 @@ class Monitor(Locked):
             self._still_open()
             if self._running:
                 return
-            self._running = True
-            for feed in self._feeds:
-                self._lend_thread(feed)
-            self._keeper = threading.Thread(target=self._keep, name="vramsel-keeper", daemon=True)
-            self._keeper.start()
+            keeper = threading.Thread(target=self._keep, name="vramsel-keeper", daemon=True)
+            self._running, self._keeper = True, keeper
+            try:
+                keeper.start()
+                for feed in self._feeds:
+                    self._lend_thread(feed)
+            except BaseException:  # no thread to be had: those that there are end again
+                self._running, self._keeper = False, None
+                self._asked.notify_all()
+                raise
             _running.add(self)
 
     def close(self) -> None:
@@ -282,6 +287,7 @@ class Monitor(Locked):
             self._refuse_sources()
             wanted = []
             for feed in self._feeds:
+                feed.raised = None
                 feed.asked += 1
                 self._lend_thread(feed)
                 wanted.append((feed, feed.asked, feed.thread))
@@ -298,8 +304,6 @@ class Monitor(Locked):
                     self._taken.wait(remaining)
             passing = [feed.raised for feed in self._feeds if feed.raised is not None]
             ended = [] if self._running else [thread for feed, _, thread in wanted if thread and feed.thread is None]
-            for feed in self._feeds:
-                feed.raised = None
         for thread in ended:
             thread.join()
         if passing:
@@ -307,8 +311,9 @@ class Monitor(Locked):
 
     def _lend_thread(self, feed: _Feed) -> None:
         if feed.thread is None:
-            feed.thread = threading.Thread(target=self._serve, args=(feed,), name=f"vramsel-{feed.label}", daemon=True)
-            feed.thread.start()
+            thread = threading.Thread(target=self._serve, args=(feed,), name=f"vramsel-{feed.label}", daemon=True)
+            thread.start()  # it waits for our lock
+            feed.thread = thread
 
     def _serve(self, feed: _Feed) -> None:
         """Take the samples of one source: what its thread does."""
@@ -342,12 +347,12 @@ class Monitor(Locked):
                 self._list_parts(feed, sample.parts)
             if not feed.answered:
                 self._wait_for_those_before(feed)
+            return self._publisher.publish(feed.source, sample, token, ages=self._running)
         except Exception as error:  # whatever a source gets wrong is its own affair, and is kept
-            return self._publisher.fail(feed.source, error, token, ages=self._running)
+            fault: BaseException = error
         except BaseException as error:  # an interrupt is for whoever asked
-            feed.raised = error
-            return self._publisher.fail(feed.source, error, token, ages=self._running)
-        return self._publisher.publish(feed.source, sample, token, ages=self._running)
+            feed.raised = fault = error
+        return self._publisher.fail(feed.source, fault, token, ages=self._running)
 
     def _wait_for_those_before(self, feed: _Feed) -> None:
         """So that nodes come in the order of the sources, and the first that reports one has it."""

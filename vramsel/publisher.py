@@ -123,7 +123,8 @@ class Publisher:
         if not isinstance(reading, Reading):
             raise TypeError(f"source {source.name!r} must report Readings, not {type(reading).__name__}")
         name = node_name(reading.node)
-        with self.table._book.lock:
+        book = self.table._book
+        with book.lock:
             if self._stopped:
                 return False
             owner = self._owner.get(name, source)
@@ -141,6 +142,7 @@ class Publisher:
                 headroom = as_bytes(reading.headroom, f"headroom of node {name!r}")
                 began = token.began if reading.began is None else _within(token.began, reading.began)
                 shares = None if reading.shares is None else node_name(reading.shares)
+                book.discarded += reading.discarded
                 reading = _in_time(reading, began, self.max_age)
             except Exception as error:  # the node is there, whatever is wrong with its numbers
                 fault, pools, headroom, began, shares = error, {}, 0, token.began, None
@@ -232,7 +234,9 @@ class Publisher:
         if host == name:
             raise ValueError(f"node {name!r} cannot share its own memory")
         if host not in book.index:
-            table._add(Node(host, self._policy(host, 0)), (0, 0, False), own_placement(host))
+            node = Node(host, self._policy(host, 0))
+            node.reason = f"the memory of {name} is here, and no source reports it"
+            table._add(node, (0, 0, False), own_placement(host))
             self._awaited.add(host)
         index = book.index[host]
         if name in self._owner:  # it was taken for a device with memory of its own
@@ -240,10 +244,10 @@ class Publisher:
             table._publish(book.index[name], 0, 0, False, source=source.name, reason=f"its memory is that of {host}")
         given = reading.placements
         lives = own_placement(name) if given is None else [Placement(p) for p in given]
-        policy = book.nodes[index].policy
-        if host not in self._policies and policy.headroom < headroom:
-            table.set_policy(host, replace(policy, headroom=headroom))
         if name not in self._shares:
+            policy = book.nodes[index].policy
+            if host not in self._policies and policy.headroom < headroom:
+                table.set_policy(host, replace(policy, headroom=headroom))
             self._shares[name] = source, host
             log.info("%s shares the memory of %s, of which %s stay free", name, host, format_bytes(headroom))
         self._caps.setdefault(host, {})[name] = reading.total or MAX_BYTES

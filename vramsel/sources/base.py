@@ -69,6 +69,8 @@ class Reading:
         listed on that node, `free` is not looked at, and `total` only caps that node's total.
     headroom : int
         Bytes of this memory that should stay free, unless the node was given a policy by its name.
+    discarded : bool
+        Whether there was a number and it cannot be true; `reason` says why. It is counted.
     pools : tuple of PoolReading
         Allocators that take from this memory; read before and after `free`, the smaller idle counts.
     """
@@ -85,6 +87,7 @@ class Reading:
     began: float | None = None
     shares: str | None = None
     headroom: int = 0
+    discarded: bool = False
     pools: tuple[PoolReading, ...] = ()
 
     def checked(self) -> Reading:
@@ -113,7 +116,7 @@ class Reading:
         if self.free - self.total <= self.total // 16:
             return replace(self, free=self.total)
         reason = f"reading discarded: {self.free} bytes free of {self.total}"
-        return replace(self, free=None, total=None, reason=reason)
+        return replace(self, free=None, total=None, reason=reason, discarded=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,11 +294,11 @@ def _uuids(driver: ModuleType, handle: Any, name: str | None) -> tuple[str, ...]
 def _judged(reading: Reading, free: int, total: int, device: _Device) -> Reading:
     """Add the numbers, unless they are another device's: the total is what is known of this one."""
     if MAX_BYTES in (free, total):
-        return replace(reading, reason="reports all ones for bytes")
+        return replace(reading, reason="reports all ones for bytes", discarded=True)
     expected = device.total
     if expected is not None and abs(total - expected) > expected // 16:
         what = f"{format_bytes(total)} in all, and the device has {format_bytes(expected)}"
-        return replace(reading, reason=f"reading discarded: {what}")
+        return replace(reading, reason=f"reading discarded: {what}", discarded=True)
     return replace(reading, free=free, total=total)
 
 

@@ -114,7 +114,13 @@ _KNOWN: tuple[type[Framework], ...] = (Torch, CuPy, Rmm)
 
 def imported(*, blocks: bool = False) -> list[Framework]:
     """Those that this process has imported by now."""
-    return [kind(sys.modules[kind.name], blocks=blocks) for kind in _KNOWN if kind.name in sys.modules]
+    modules = [(kind, sys.modules.get(kind.name)) for kind in _KNOWN]
+    return [kind(module, blocks=blocks) for kind, module in modules if module is not None and not _begins(module)]
+
+
+def _begins(module: ModuleType) -> bool:
+    """Whether it is still being imported, by another thread."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _largest_idle_block(segments: Iterable[Any], device: int) -> int:
