@@ -29,6 +29,7 @@ log.addHandler(logging.NullHandler())  # who wants to see it says so
 _LONGEST_PAUSE = 5.0  # seconds between two samples of a source that fails
 _FIRST_ANSWER = 5.0  # seconds that refresh() waits for a source's first answer: drivers start slowly
 _IN_ORDER = 0.25  # seconds that a source's first numbers wait for those of the sources before it
+_LEAST = 0.25  # seconds that refresh() waits for a source that hangs
 _FIRST_PARTS = 2.0  # seconds that a source's first sample waits for those of its parts
 _SILENT = "does not answer"
 _GOODBYE = 1.0  # seconds that close() waits for samples that are under way
@@ -108,6 +109,7 @@ class _Feed:
         """No thread, nothing asked for."""
         self.thread: threading.Thread | None = None
         self.asked = self.taken = 0
+        self.lent = 0  # threads of its parts
         self.began: float | None = None  # of the sample under way
         self.holds = False  # whether it may hold something that close() gives back
 
@@ -295,7 +297,8 @@ class Monitor(Locked):
             now = time.monotonic()
             for feed, number, _ in wanted:
                 patience = _FIRST_ANSWER if not feed.answered else min(self._max_age, _FIRST_ANSWER)
-                deadline = (now if feed.began is None else feed.began) + patience
+                # One that hangs for long already has had its time; it may have come back, though.
+                deadline = max((now if feed.began is None else feed.began) + patience, now + _LEAST)
                 while feed.taken < number and feed.thread is not None and not self._closed:
                     remaining = deadline - time.monotonic()
                     if remaining <= 0:
@@ -306,6 +309,7 @@ class Monitor(Locked):
             ended = [] if self._running else [thread for feed, _, thread in wanted if thread and feed.thread is None]
         for thread in ended:
             thread.join()
+        self._publisher.age(time.monotonic())  # of those that were not waited for
         if passing:
             raise passing[0]
 
@@ -314,6 +318,8 @@ class Monitor(Locked):
             thread = threading.Thread(target=self._serve, args=(feed,), name=f"vramsel-{feed.label}", daemon=True)
             thread.start()  # it waits for our lock
             feed.thread = thread
+            if feed.whole is not None:
+                feed.whole.lent += 1
 
     def _serve(self, feed: _Feed) -> None:
         """Take the samples of one source: what its thread does."""
@@ -323,6 +329,8 @@ class Monitor(Locked):
                     self._asked.wait()
                 if feed.asked == feed.taken or self._closed or feed.gone:
                     feed.thread = None
+                    if feed.whole is not None:
+                        feed.whole.lent -= 1
                     self._taken.notify_all()
                     break
                 number = feed.asked
@@ -338,12 +346,14 @@ class Monitor(Locked):
                 self._tick.notify_all()
         if self._closed:
             self._part(feed)
+            if feed.whole is not None:
+                self._part(feed.whole)
 
     def _sample(self, feed: _Feed) -> Outcome:
         token = self.table.begin_sample()
         try:
             sample = feed.source.survey()
-            if isinstance(sample, Sample):
+            if isinstance(sample, Sample) and sample.parts is not None:
                 self._list_parts(feed, sample.parts)
             if not feed.answered:
                 self._wait_for_those_before(feed)
@@ -392,9 +402,9 @@ class Monitor(Locked):
             self._publisher.abandon(feed.source, f"source {whole.label!r} no longer lists it")
 
     def _part(self, feed: _Feed) -> None:
-        """Let a source go of what it holds, once, and not while its thread is in it."""
+        """Let a source go of what it holds, once, and not while its thread, or one of a part, is in it."""
         with self.lock:
-            if feed.thread is not None or not feed.holds:
+            if feed.thread is not None or feed.lent or not feed.holds:
                 return
             feed.holds = False
         try:

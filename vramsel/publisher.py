@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from .book import Device, Node, Pool, SampleToken
-from .errors import described, one_line, shown
+from .errors import described, one_line
 from .fit import FitPolicy
 from .placement import Placement, backend_code
 from .sources.base import PoolReading, Reading, Sample, Source
@@ -54,6 +54,8 @@ class Publisher:
         self._gone: set[str] = set()  # nodes that a complete enumeration did not list any more
         self._awaited: set[str] = set()  # nodes that a device shares and nobody has reported yet
         self._shares: dict[str, tuple[Source, str]] = {}  # what is read under this name is in that node
+        self._shared_at: dict[str, int] = {}  # the same name -> order of the last sample that said so
+        self._listed: dict[str, list[Placement]] = {}  # the same name -> its placements and pools there
         self._caps: dict[str, dict[str, int]] = {}  # node name -> totals of the devices that share it
         self._stopped = False
 
@@ -128,6 +130,10 @@ class Publisher:
             if self._stopped:
                 return False
             owner = self._owner.get(name, source)
+            if _whole(owner) is _whole(source):
+                owner = source  # a device may become a part, or stop being one
+                if name in self._owner:
+                    self._owner[name] = source
             if owner is not source:
                 raise ValueError(f"node {name!r} is reported by source {owner.name!r} already")
             if name in seen:
@@ -148,7 +154,7 @@ class Publisher:
                 fault, pools, headroom, began, shares = error, {}, 0, token.began, None
                 reading = replace(reading, free=None, total=None, lost=False, reason=described(error))
             if shares is not None and not reading.lost:
-                self._share(source, name, shares, reading, pools, headroom)
+                self._share(source, name, shares, reading, pools, headroom, token)
             else:
                 self._read(source, name, reading, pools, headroom, began, token, back)
         if fault is not None:
@@ -168,7 +174,7 @@ class Publisher:
     ) -> None:
         """Publish the numbers of a node that is this reading's own."""
         table, book = self.table, self.table._book
-        cap = min(self._caps.get(name, {}).values(), default=MAX_BYTES)
+        cap = self._cap_of(name)
         if reading.free is not None and reading.total is not None and cap < reading.total:
             reading = replace(reading, free=min(reading.free, cap), total=cap)
         free, total, known = as_reading(name, reading.free, reading.total)
@@ -203,7 +209,7 @@ class Publisher:
         lives = own_placement(name) if given is None else [Placement(p) for p in given]
         if name in self._shares:  # it has memory of its own after all, or is lost: back from where it was
             del self._caps[self._shares.pop(name)[1]][name]
-            lives += pools
+            lives = list(dict.fromkeys((*lives, *self._listed.pop(name), *pools)))
         else:
             for placement in lives:
                 owner = book.placements.get(placement)
@@ -227,12 +233,22 @@ class Publisher:
         return self._policies.get(name, policy)
 
     def _share(
-        self, source: Source, name: str, host: str, reading: Reading, pools: dict[Placement, Pool], headroom: int
+        self,
+        source: Source,
+        name: str,
+        host: str,
+        reading: Reading,
+        pools: dict[Placement, Pool],
+        headroom: int,
+        token: SampleToken,
     ) -> None:
         """List a device without memory of its own on the node that has it."""
         table, book = self.table, self.table._book
         if host == name:
             raise ValueError(f"node {name!r} cannot share its own memory")
+        if token.order < self._shared_at.get(name, 0):
+            return  # something newer is known
+        self._shared_at[name] = token.order
         if host not in book.index:
             node = Node(host, self._policy(host, 0))
             node.reason = f"the memory of {name} is here, and no source reports it"
@@ -251,6 +267,8 @@ class Publisher:
             self._shares[name] = source, host
             log.info("%s shares the memory of %s, of which %s stay free", name, host, format_bytes(headroom))
         self._caps.setdefault(host, {})[name] = reading.total or MAX_BYTES
+        self._cap(host)
+        self._listed[name] = [*lives, *pools]
         # Idle bytes were not read together with that node's free, and could be in both.
         for placement in (*lives, *pools):
             if book.placements.get(placement) != index:
@@ -261,6 +279,16 @@ class Publisher:
             named = None if reading.device_name is None else one_line(reading.device_name)
             book.devices[placement] = Device(named, reading.uuid)
         self._backends[name] = frozenset(placement.backend for placement in lives)
+
+    def _cap_of(self, host: str) -> int:
+        return min(self._caps.get(host, {}).values(), default=MAX_BYTES)
+
+    def _cap(self, host: str) -> None:
+        """Apply the totals of the devices that share a node to the number that it has already."""
+        index = self.table._book.index[host]
+        free, total, _, known, _ = (column[index].item() for column in self.table._columns())
+        if known and total > self._cap_of(host):
+            self.table._update(index, min(free, self._cap_of(host)), self._cap_of(host), True, [])
 
     # -- what is not read ---------------------------------------------------------------------
 
@@ -318,7 +346,7 @@ class Publisher:
             table._add(Node(name, self._policy(name, 0)), (0, 0, False), [], lost=True)
             book.nodes[book.index[name]].source = source.name
         self._owner[name] = source
-        for placement in own_placement(name):
+        for placement in self._listed.pop(name):
             table.map(placement, name)
 
     def _forget(self, name: str, reason: str, token: SampleToken | None = None, *, even_lost: bool = False) -> None:
@@ -337,17 +365,17 @@ class Publisher:
 
 def _as_pool(reading: PoolReading, free: int | None) -> Pool:
     """What the core takes."""
-    what = f"of the pool of {shown(reading.placement)}"
-    idle = as_bytes(reading.idle, f"idle bytes {what}")
-    largest = as_bytes(reading.largest, f"largest block {what}")
-    if free is not None:
-        # Either free and idle bytes serve a request together, or one block does alone.
-        idle = max(idle, largest - free)
+    reading = reading.checked()
+    # Either free and idle bytes serve a request together, or one block does alone.
+    idle = reading.idle if free is None else max(reading.idle, reading.largest - free)
     if reading.limit is None:
         return Pool(idle)
-    limit = as_bytes(reading.limit, f"limit {what}")
-    used = as_bytes(reading.used, f"used bytes {what}")
-    return Pool(idle, max(limit - used, 0), max(limit, 1))  # for the core, a total of 0 is an unknown one
+    # For the core, a total of 0 is an unknown one.
+    return Pool(idle, max(reading.limit - reading.used, 0), max(reading.limit, 1))
+
+
+def _whole(source: Source) -> Source:
+    return source if source.whole is None else source.whole
 
 
 def _within(sample: float, reading: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..errors import shown
-from ..units import as_bytes
+from ..units import as_bytes, format_bytes
 
 __all__ = ["PoolReading", "Reading", "Sample", "Source"]
 
@@ -37,6 +37,22 @@ class PoolReading:
     limit: int | None = None
     used: int = 0
     largest: int = 0
+
+    def checked(self) -> PoolReading:
+        """The same with plain integers.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is not a byte count.
+        """
+        what = f"of the pool of {shown(self.placement)}"
+        limit = None if self.limit is None else as_bytes(self.limit, f"limit {what}")
+        idle, used, largest = (as_bytes(getattr(self, name), f"{name} bytes {what}") for name in _COUNTS)
+        return replace(self, idle=idle, limit=limit, used=used, largest=largest)
+
+
+_COUNTS = ("idle", "used", "largest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +131,7 @@ class Reading:
             return self
         if self.free - self.total <= self.total // 16:
             return replace(self, free=self.total)
-        reason = f"reading discarded: {self.free} bytes free of {self.total}"
+        reason = f"reading discarded: more is free than its total, {format_bytes(self.total)}"
         return replace(self, free=None, total=None, reason=reason, discarded=True)
 
 
@@ -131,15 +147,16 @@ class Sample:
         that is not among them is absent, not unknown.
     note : str, optional
         One line that says why the source has less to tell than one would expect.
-    parts : tuple of Source
+    parts : tuple of Source, optional
         Of `Source.survey`: what is to be sampled beside this source, each by a thread of its own.
-        Their readings count as this sample's; a part that is not here any more is gone.
+        Their readings count as this sample's; a part that is not here any more is gone. None: those
+        of the last survey, as far as is known.
     """
 
     readings: tuple[Reading, ...] = ()
     enumerated: frozenset[str] = frozenset()
     note: str | None = None
-    parts: tuple[Source, ...] = ()
+    parts: tuple[Source, ...] | None = None
 
 
 class Source(ABC):
@@ -152,6 +169,8 @@ class Source(ABC):
     name: str = "source"
     backends: tuple[str, ...] = ()
     """Backends that it is there to read: what goes wrong explains why their devices are missing."""
+    whole: Source | None = None
+    """Of a part, the source whose survey lists it."""
 
     @abstractmethod
     def sample(self) -> Sample | Iterable[Reading]:

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -107,38 +107,54 @@ class CudaDriverSource(Source):
 
     def survey(self) -> Sample:
         """As `sample`; of several devices, each is a part of its own."""
+        if type(self).sample is not CudaDriverSource.sample:
+            return self.sample()  # a subclass has its own
         return self._list(split=True)
 
     def _list(self, *, split: bool) -> Sample:
         if self._pid != os.getpid():  # what the parent had is not ours to use or to give back
             self._pid = os.getpid()
             self._devices, self._kept = {}, {}
+        faults: dict[str, str] = {}
         known = imported() if self.frameworks else []
+        # Of frameworks with CUDA's devices; what cannot tell, or has devices of its own, is left open.
+        closed = {framework.name for framework in known if _devices(framework, 0, faults) is not None}
+        everything = frozenset({"cuda", *closed})
         try:
-            driver = _open_driver(init=self.init)
-            count = _call(driver, "cuDeviceGetCount")
+            count = _call(_open_driver(init=self.init), "cuDeviceGetCount")
         except _DriverError as error:
-            return _without_devices(error, known)
+            return self._without_devices(error, everything)
         _initialised.here()
-        if split and count > 1:
+        if split and (count > 1 or self._parts):
             parts = tuple(self._parts.setdefault(ordinal, _Part(self, ordinal)) for ordinal in range(count))
-            return Sample((), _all_of(known), parts=parts)
+            return Sample((), everything, parts=parts)
         samples = [self.sample_device(ordinal) for ordinal in range(count)]
         readings = tuple(reading for sample in samples for reading in sample.readings)
         notes = [sample.note for sample in samples if sample.note] if count else ["the NVIDIA driver lists no device"]
-        return Sample(readings, _all_of(known), "; ".join(notes) or None)
+        return Sample(readings, everything, "; ".join(dict.fromkeys(notes)) or None, parts=())
+
+    def _without_devices(self, error: _DriverError, everything: frozenset[str]) -> Sample:
+        """The sample of a process that cannot list its devices."""
+        if error.code == _NO_DEVICE:
+            return Sample((), everything, f"the NVIDIA driver lists no device: {error}", ())
+        if error.code == _NOT_INITIALIZED and not self.init and not error.in_child:
+            return Sample(note="nobody has initialised CUDA in this process (init=False, init_cuda=False)")
+        missing = _library_error() if error.code is None else None
+        if missing is not None:
+            return Sample((), everything, f"no NVIDIA driver: {missing}", ())
+        return Sample(note=str(error))
 
     def sample_device(self, ordinal: int) -> Sample:
         """Read one device."""
         device = self._devices.setdefault(ordinal, _Device(ordinal))
+        faults: dict[str, str] = {}
         known = imported(blocks=self.largest_blocks) if self.frameworks else []
-        frameworks = [framework for framework in known if framework.devices(ordinal + 1)]
+        frameworks = [framework for framework in known if _devices(framework, ordinal + 1, faults)]
         reading = Reading(
             f"cuda:{ordinal}",
             began=time.monotonic(),
             pools=tuple(PoolReading(framework.placement(ordinal)) for framework in frameworks),
         )
-        faults: dict[str, str] = {}
         try:
             reading = self._read(_open_driver(init=False), device, reading, frameworks, faults)
         except _DriverError as error:  # of a driver that has listed its devices
@@ -147,13 +163,13 @@ class CudaDriverSource(Source):
 
     def close(self) -> None:
         """Give back the contexts that `create_context` made, and NVML."""
-        if self._nvml is not None:
-            self._nvml.close()
         kept, self._kept = self._kept, {}
-        if kept and self._pid == os.getpid():
-            driver = _open_driver(init=False)
-            for device in kept.values():
-                _call(driver, "cuDevicePrimaryCtxRelease", device)
+        with ExitStack() as stack:  # all of it, whichever of it fails
+            if self._nvml is not None:
+                stack.callback(self._nvml.close)
+            if self._pid == os.getpid():
+                for device in kept.values():
+                    stack.callback(_release, device)
 
     # -- one device ---------------------------------------------------------------------------
 
@@ -170,7 +186,7 @@ class CudaDriverSource(Source):
             reading = replace(reading, device_name=device.name, uuid=device.uuid)
             if device.integrated:
                 reading = replace(reading, shares="cpu", total=device.total, headroom=self.unified_headroom)
-            active = self._has_context(driver, device)
+            active, refusal = self._has_context(driver, device)
             if active and (frameworks or not device.integrated):
                 return self._under_context(driver, device, reading, frameworks, faults)
         except _DriverError as error:
@@ -179,15 +195,21 @@ class CudaDriverSource(Source):
             cause = _first_failure(error)
             lost = cause.code in _FATAL or (cause.code is not None and self._is_lost(device))
             return replace(reading, shares=None, total=None, lost=lost, reason=str(cause))
-        return reading if device.integrated else self._without_context(device, reading)
+        return reading if device.integrated else self._without_context(device, reading, refusal)
 
-    def _has_context(self, driver: ModuleType, device: _Device) -> bool:
+    def _has_context(self, driver: ModuleType, device: _Device) -> tuple[bool, str]:
+        """Whether there is an active primary context, by now; else why one could not be made."""
         _flags, active = _call(driver, "cuDevicePrimaryCtxGetState", device.handle)
         if not active and self.create_context and not device.integrated:
-            _call(driver, "cuDevicePrimaryCtxRetain", device.handle)
+            try:
+                _call(driver, "cuDevicePrimaryCtxRetain", device.handle)
+            except _DriverError as error:
+                if error.code in _FATAL:
+                    raise
+                return False, f" ({error})"
             self._kept[device.ordinal] = device.handle
-            return True
-        return bool(active)
+            return True, ""
+        return bool(active), ""
 
     def _under_context(
         self,
@@ -206,14 +228,15 @@ class CudaDriverSource(Source):
         reading = replace(reading, pools=pools)
         return reading if numbers is None else _judged(reading, numbers[0], numbers[1], device)
 
-    def _without_context(self, device: _Device, reading: Reading) -> Reading:
-        none = "no active CUDA context on this device in this process"
+    def _without_context(self, device: _Device, reading: Reading, refusal: str) -> Reading:
+        none = f"no active CUDA context on this device in this process{refusal}"
         if self._nvml is None:
             return replace(reading, reason=none)
         try:
             uuid, (free, total) = self._nvml.memory_of(device.names, device.pci)
         except NvmlError as fault:
-            return replace(reading, lost=fault.lost, reason=f"{none}, and {fault}")
+            reason = f"{none}, and {fault}"
+            return replace(reading, lost=fault.lost, reason=reason, discarded=fault.discarded)
         return _judged(replace(reading, source="nvml", uuid=uuid or reading.uuid), free, total, device)
 
     def _is_lost(self, device: _Device) -> bool:
@@ -227,11 +250,11 @@ class _Part(Source):
     def __init__(self, whole: CudaDriverSource, ordinal: int) -> None:
         self.name = whole.name
         self.label = f"{whole.name} cuda:{ordinal}"
-        self._whole = whole
+        self.whole: CudaDriverSource = whole
         self._ordinal = ordinal
 
     def sample(self) -> Sample:
-        return self._whole.sample_device(self._ordinal)
+        return self.whole.sample_device(self._ordinal)
 
 
 @dataclass
@@ -265,13 +288,18 @@ class _Device:
         if self.pci is None:
             self.pci = self._try(lambda: text_of(_call(driver, "cuDeviceGetPCIBusId", 64, self.handle)) or None)
         if self.total is None:
-            self.total = self._try(lambda: int(_call(driver, "cuDeviceTotalMem", self.handle)) or None)
+            self.total = self._try(lambda: _size(_call(driver, "cuDeviceTotalMem", self.handle)))
 
     def _try(self, ask: Callable[[], Any]) -> Any:
         """What the driver will not tell is left for the next sample; a device can do without."""
         with suppress(_DriverError):
             return ask()
         return None
+
+
+def _size(total: int) -> int | None:
+    """A total, unless it is none."""
+    return total if 0 < total < MAX_BYTES else None
 
 
 def _attribute(driver: ModuleType) -> Any:
@@ -302,11 +330,19 @@ def _judged(reading: Reading, free: int, total: int, device: _Device) -> Reading
     return replace(reading, free=free, total=total)
 
 
+def _devices(framework: Framework, count: int, faults: dict[str, str]) -> int | None:
+    try:
+        return framework.devices(count)
+    except Exception as error:  # a module of that name, and not the one that is meant
+        faults[framework.name] = f"{framework.name}: {described(error)}"
+        return None
+
+
 def _pools(frameworks: list[Framework], device: _Device, faults: dict[str, str]) -> list[PoolReading]:
     pools = []
     for framework in frameworks:
         try:
-            pools.append(framework.read(device.ordinal, device.total))
+            pools.append(framework.read(device.ordinal, device.total).checked())
         except Exception as error:  # it must not cost the device its number; no idle bytes is the safe side
             pools.append(PoolReading(framework.placement(device.ordinal)))
             faults[framework.name] = f"{framework.placement(device.ordinal)}: {described(error)}"
@@ -343,6 +379,7 @@ class _Initialised(Locked):
                 "this process was forked from one that had initialised CUDA, and cannot use it; start it by"
                 " 'spawn', or initialise CUDA after the fork only (init_cuda=False)",
                 _NOT_INITIALIZED,
+                in_child=True,
             )
 
 
@@ -352,9 +389,10 @@ _initialised = _Initialised()
 class _DriverError(Exception):
     """One line that says what failed, and the CUDA error code where there is one."""
 
-    def __init__(self, text: str, code: int | None = None) -> None:
+    def __init__(self, text: str, code: int | None = None, *, in_child: bool = False) -> None:
         super().__init__(" ".join(text.split()))
         self.code = code
+        self.in_child = in_child  # of a process that had initialised CUDA
 
 
 def _call(driver: ModuleType, name: str, *args: object) -> Any:
@@ -386,21 +424,6 @@ def _open_driver(*, init: bool) -> ModuleType:
     return driver
 
 
-def _without_devices(error: _DriverError, known: list[Framework]) -> Sample:
-    """The sample of a process that cannot list its devices."""
-    if error.code == _NO_DEVICE:
-        return Sample((), _all_of(known), f"the NVIDIA driver lists no device: {error}")
-    missing = _library_error() if error.code is None else None
-    if missing is not None:
-        return Sample((), _all_of(known), f"no NVIDIA driver: {missing}")
-    return Sample((), frozenset(), str(error))
-
-
-def _all_of(frameworks: list[Framework]) -> frozenset[str]:
-    """The backends of which a sample lists every device, if it lists all of CUDA's."""
-    return frozenset({"cuda", *(framework.name for framework in frameworks if framework.devices(0) is not None)})
-
-
 def _library_error() -> str | None:
     """Why the driver library cannot be loaded here; None if it can."""
     if sys.platform == "darwin":
@@ -426,6 +449,10 @@ def _current(driver: ModuleType, device: Any) -> Iterator[None]:
             _pop(driver, context)
     finally:
         _call(driver, "cuDevicePrimaryCtxRelease", device)
+
+
+def _release(device: Any) -> None:
+    _call(_open_driver(init=False), "cuDevicePrimaryCtxRelease", device)
 
 
 def _pop(driver: ModuleType, context: Any) -> None:

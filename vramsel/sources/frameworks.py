@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from operator import index
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +60,8 @@ class Torch(Framework):
     def read(self, device: int, total: int | None) -> PoolReading:
         """Read its statistics and its share of the device."""
         cuda = self.module.cuda
+        if _maybe(cuda, "is_initialized") is False:  # then it holds nothing, and some questions would wake it
+            return PoolReading(self.placement(device))
         stats = _maybe(cuda, "memory_stats", device) or {}
         reserved, allocated = stats.get("reserved_bytes.all.current"), stats.get("allocated_bytes.all.current")
         if reserved is None or allocated is None:
@@ -72,7 +75,12 @@ class Torch(Framework):
 
 
 class CuPy(Framework):
-    """CuPy's default pool, which answers for the current device."""
+    """CuPy's default pool, which answers for the current device.
+
+    A request is served from one idle chunk, or else from free memory, if need be after all idle chunks
+    have been given back. With a limit it is refused before that, where the limit leaves no room for it
+    beside what the pool holds, used or idle.
+    """
 
     name = "cupy"
 
@@ -80,33 +88,46 @@ class CuPy(Framework):
         """Read the default pool and its limit."""
         pool = self.module.get_default_memory_pool()
         limit = pool.get_limit() or None  # 0 is none
-        return PoolReading(self.placement(device), pool.free_bytes(), limit, pool.used_bytes())
+        idle, used = pool.free_bytes(), pool.used_bytes()
+        if limit is not None:
+            used = _taken(limit, used + idle, idle)
+        return PoolReading(self.placement(device), idle, limit, used)
 
 
 class Rmm(Framework):
-    """RMM's resource for the device: a pool, if one that counts what is taken from it stands in front."""
+    """RMM's resource for the device: a pool, if one that counts what is taken from it stands in front.
+
+    RMM's pool serves a request from one piece that it holds, or takes all of it from the device, and
+    gives nothing back: idle and free bytes do not add up.
+    """
 
     name = "rmm"
 
     def read(self, device: int, total: int | None) -> PoolReading:
         """Read the statistics of the current resource and those behind it."""
-        used = limit = None
-        idle = 0
+        used = None  # by those in front of the pool
+        pool = None  # bytes of it
+        limits = []  # limit, bytes of it that are taken, and whether the pool's idle bytes are among them
         for resource in _chain(self.module.mr.get_per_device_resource(device)):
             counts = getattr(resource, "allocation_counts", None)
-            if used is None and counts is not None:
-                used = int(counts["current_bytes"] if isinstance(counts, dict) else counts.current_bytes)
-            elif used is None and hasattr(resource, "get_allocated_bytes"):
-                used = int(resource.get_allocated_bytes())
-            if limit is None and hasattr(resource, "get_allocation_limit"):
-                limit = int(resource.get_allocation_limit())
-            if hasattr(resource, "pool_size"):
-                # How much of it is taken is known only if whoever counts is in front of it.
-                idle = 0 if used is None else max(int(resource.pool_size()) - used, 0)
-                break
-        if used is None:
-            return PoolReading(self.placement(device), idle)
-        return PoolReading(self.placement(device), idle, limit, used)
+            taken = None
+            if counts is not None:
+                taken = index(counts["current_bytes"] if isinstance(counts, dict) else counts.current_bytes)
+            elif hasattr(resource, "get_allocated_bytes"):
+                taken = index(resource.get_allocated_bytes())
+            if pool is None and used is None:
+                used = taken
+            if hasattr(resource, "get_allocation_limit") and taken is not None:
+                limits.append((index(resource.get_allocation_limit()), taken, pool is not None))
+            if pool is None and hasattr(resource, "pool_size"):
+                pool = index(resource.pool_size())
+        # How much of it is taken is known only if whoever counts is in front of it.
+        idle = 0 if pool is None or used is None else max(pool - used, 0)
+        if not limits:
+            return PoolReading(self.placement(device), largest=idle)
+        within = [(limit, _taken(limit, taken, idle) if holds_idle else taken) for limit, taken, holds_idle in limits]
+        limit, taken = min(within, key=lambda pair: pair[0] - pair[1])  # the one that leaves the least
+        return PoolReading(self.placement(device), 0, limit, taken, idle)
 
 
 _KNOWN: tuple[type[Framework], ...] = (Torch, CuPy, Rmm)
@@ -134,6 +155,11 @@ def _largest_idle_block(segments: Iterable[Any], device: int) -> int:
         ),
         default=0,
     )
+
+
+def _taken(limit: int, held: int, idle: int) -> int:
+    """What of a limit on all that is held leaves no less than the idle bytes, which need nothing new."""
+    return min(held, max(limit - idle, 0))
 
 
 def _maybe(owner: Any, name: str, *args: Any) -> Any:

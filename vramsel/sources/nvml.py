@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
@@ -21,15 +23,20 @@ __all__ = ["Nvml", "NvmlError", "NvmlSource"]
 # nvmlReturn_t, of which the bindings make exceptions with a `status`.
 _UNINITIALIZED, _GPU_IS_LOST, _RESET_REQUIRED = 1, 15, 16
 _RETRY = 5.0  # seconds after a failed initialisation, which may take long to fail
+_UNDIVIDED = frozenset({2, 3, None})  # invalid argument, not supported; a library that has no such function
 _NOT_THIS = frozenset({2, 6})  # invalid argument, not found: of a name that NVML does not know
 
 
 class NvmlError(Exception):
-    """One line that says what failed, and NVML's code where there is one."""
+    """One line that says what failed, and NVML's code where there is one.
 
-    def __init__(self, text: str, code: int | None = None) -> None:
+    `discarded` says that NVML did give a number, and that it cannot be true.
+    """
+
+    def __init__(self, text: str, code: int | None = None, *, discarded: bool = False) -> None:
         super().__init__(" ".join(text.split()))
         self.code = code
+        self.discarded = discarded
 
     @property
     def lost(self) -> bool:
@@ -54,47 +61,60 @@ class _Library(Locked):
 
     def __init__(self) -> None:
         super().__init__()
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         self.users: set[int] = set()
         self.nvml: ModuleType | None = None
-        self.failed: tuple[float, NvmlError] | None = None  # when, and why
+        self.times = 0  # that it was initialised
+        self.failed: tuple[float, str, int | None] | None = None  # when, and why
 
     def renew(self) -> None:
         """Start anew in a forked child: what the parent initialised is the parent's."""
         super().renew()
-        self.users, self.nvml, self.failed = set(), None, None
+        self._forget_all()
 
-    def join(self, user: object) -> ModuleType:
+    def join(self, user: int) -> tuple[ModuleType, int]:
+        """Initialise NVML if that has not been done; returns it, and which initialisation it is."""
         with self.lock:
             if self.nvml is None:
-                if self.failed is not None and time.monotonic() < self.failed[0] + _RETRY:
-                    raise self.failed[1]
-                try:
-                    nvml = import_bindings("nvml")
-                    nvml.init_v2()
-                except Exception as error:
-                    self.failed = time.monotonic(), _fault("nvmlInit", error)
-                    raise self.failed[1] from error
-                self.nvml, self.failed = nvml, None
-            self.users.add(id(user))
-            return self.nvml
+                self._initialise()
+            assert self.nvml is not None
+            self.users.add(user)
+            return self.nvml, self.times
 
-    def leave(self, user: object) -> None:
+    def _initialise(self) -> None:
+        if self.failed is not None and time.monotonic() < self.failed[0] + _RETRY:
+            raise NvmlError(*self.failed[1:])
+        try:
+            nvml = import_bindings("nvml")
+            nvml.init_v2()
+        except Exception as error:
+            fault = _fault("nvmlInit", error)
+            self.failed = time.monotonic(), str(fault), fault.code
+            raise fault from error
+        self.nvml, self.failed = nvml, None
+        self.times += 1
+
+    def leave(self, user: int) -> None:
+        """Shut NVML down after the last of its users."""
         with self.lock:
-            if id(user) not in self.users:
+            if user not in self.users:
                 return
-            self.users.discard(id(user))
+            self.users.discard(user)
             if not self.users and self.nvml is not None:
                 nvml, self.nvml = self.nvml, None
                 nvml.shutdown()
 
-    def forget(self, nvml: ModuleType) -> None:
+    def forget(self, times: int) -> None:
         """Somebody has shut NVML down once too often: the next who asks initialises it again."""
         with self.lock:
-            if self.nvml is nvml:
+            if self.times == times:
                 self.nvml = None
 
 
 _library = _Library()
+_users = itertools.count()
 
 
 class Nvml:
@@ -103,11 +123,13 @@ class Nvml:
     def __init__(self) -> None:
         self._handles: dict[str, int] = {}
         self._pid = os.getpid()
+        self._user = next(_users)
+        weakref.finalize(self, _library.leave, self._user).atexit = False  # where nobody closes it
 
     def close(self) -> None:
         """Let NVML go; the next question initialises it again. Others in this process keep theirs."""
         self._handles.clear()
-        _library.leave(self)
+        _library.leave(self._user)
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a function of the bindings.
@@ -120,7 +142,7 @@ class Nvml:
             if self._pid != os.getpid():
                 self._handles.clear()
                 self._pid = os.getpid()
-            nvml = _library.join(self)
+            nvml, times = _library.join(self._user)
             try:
                 return getattr(nvml, name)(*args)
             except Exception as error:
@@ -128,7 +150,7 @@ class Nvml:
                 if fault.code != _UNINITIALIZED or attempt == 2:
                     raise fault from error
                 self._handles.clear()
-                _library.forget(nvml)
+                _library.forget(times)
         raise AssertionError
 
     def memory_of(self, uuids: Sequence[str], pci: str | None) -> tuple[str | None, Memory]:
@@ -174,13 +196,21 @@ class Nvml:
         return key, handle
 
     def is_divided(self, handle: int) -> bool:
-        """Whether a handle stands for a device in MIG mode, whose instances are what has memory."""
-        with suppress(NvmlError):  # not supported: a device that cannot be divided
+        """Whether a handle stands for a device in MIG mode, whose instances are what has memory.
+
+        Raises
+        ------
+        NvmlError
+        """
+        try:
             if self.call("device_is_mig_device_handle", handle):
                 return False
             current, _ = self.call("device_get_mig_mode", handle)
-            return bool(current)
-        return False
+        except NvmlError as error:
+            if error.code in _UNDIVIDED:
+                return False
+            raise
+        return bool(current)
 
     def memory(self, handle: int) -> Memory:
         """Free and total bytes, as reported. What cannot be true is no signal.
@@ -192,7 +222,7 @@ class Nvml:
         info = self.call("device_get_memory_info_v2", handle)
         total, free, used, kept = (int(getattr(info, field)) for field in ("total", "free", "used", "reserved"))
         if MAX_BYTES in (total, free, used, kept) or max(used, kept) > total or total == 0:
-            raise NvmlError("NVML reports no memory that there could be")
+            raise NvmlError("reading discarded: NVML reports no memory that there could be", discarded=True)
         return Memory(free, total)
 
     def is_lost(self, uuids: Sequence[str], pci: str | None) -> bool:
@@ -226,6 +256,7 @@ class NvmlSource(Source):
                 raise TypeError(f"placements of {shown(uuid)} must be several, as in ({lives!r},)")
             self._placements[uuid] = tuple(str(Placement(placement)) for placement in lives)
         self._nvml = Nvml()
+        self._count = 0
         self._seen: dict[int, tuple[str, str | None]] = {}  # index -> UUID and name, for when it is lost
 
     def sample(self) -> Sample:
@@ -234,6 +265,9 @@ class NvmlSource(Source):
             count = self._nvml.call("device_get_count_v2")
         except NvmlError as fault:
             return Sample((), note=str(fault))
+        if count != self._count:  # indices are not what they were
+            self._seen.clear()
+            self._count = count
         readings: list[Reading] = []
         notes: list[str] = []
         for index in range(count):
@@ -283,7 +317,15 @@ class NvmlSource(Source):
 
     def _failed(self, uuid: str, name: str | None, fault: NvmlError) -> Reading:
         lives = self._placements.get(uuid, ())
-        return Reading(uuid, placements=lives, lost=fault.lost, reason=str(fault), device_name=name, uuid=uuid)
+        return Reading(
+            uuid,
+            placements=lives,
+            lost=fault.lost,
+            reason=str(fault),
+            device_name=name,
+            uuid=uuid,
+            discarded=fault.discarded,
+        )
 
 
 def _fault(call: str, error: Exception) -> NvmlError:
@@ -293,4 +335,6 @@ def _fault(call: str, error: Exception) -> NvmlError:
         return NvmlError(f"{call}: {described(error)}", int(status))
     if isinstance(error, BindingsError):
         return NvmlError(str(error))
+    if type(error).__name__ == "DynamicLibNotFoundError":  # of cuda-pathfinder; what it says is long
+        return NvmlError("the NVML library is not on this machine")
     return NvmlError(f"{call}: {described(error)}")
