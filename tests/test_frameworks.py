@@ -194,9 +194,9 @@ def test_idle_bytes_are_those_of_the_placement_alone(run: Run) -> None:
                         nbytes = max(nbytes, 0)
                         rule = fit.would_fit(nbytes, free * GIB, 24 * GIB, idle=held * GIB)
                         one = vs.candidates([(place, nbytes)])
-                        got = [int(x) for x in (table.would_fit(place, nbytes), *table.classify(one), twin.would_fit(place, nbytes))]
+                        got = [table.would_fit(place, nbytes), *table.classify(one), twin.would_fit(place, nbytes)]
                         if any(status != rule for status in got):
-                            wrong.append([place, nbytes, got, rule])
+                            wrong.append([place, nbytes, [int(status) for status in got], rule])
             five = [(place, 5 * GIB) for place in ("cuda:0", "rmm:0", "cuda:1", "cupy:1", "torch:0")]
             rows += [wrong, table.select(vs.AlternativeSet([vs.Candidate(*c) for c in five])), table.select(
                 vs.candidates(five)), twin.select(vs.candidates(five)), dict(monitor.errors)]
