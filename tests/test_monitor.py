@@ -312,7 +312,7 @@ def test_refreshing_from_several_threads() -> None:
 
     def work() -> None:
         try:
-            for _ in range(100):
+            for _ in range(40):
                 monitor.refresh()
         except BaseException as error:
             raised.append(error)

@@ -117,7 +117,8 @@ def test_samples_keep_their_distance() -> None:
 
 
 @pytest.mark.parametrize("hung", ["from the start", "later"])
-def test_a_source_that_hangs_holds_up_nobody(hung: str) -> None:
+def test_a_source_that_hangs_holds_up_nobody(hung: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramsel.monitor._FIRST_ANSWER", 1.0)
     slow, good = Live("slow", "disk"), Live("good")
     event = threading.Event()
     if hung == "from the start":
@@ -403,7 +404,8 @@ def test_parts_are_sampled_beside_one_another() -> None:
         until(lambda: status(monitor, "cuda:1") == "COMFORTABLE")
 
 
-def test_a_part_that_hangs_from_the_start() -> None:
+def test_a_part_that_hangs_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramsel.monitor._FIRST_PARTS", 0.5)
     whole = Parts(2)
     whole.parts[0].block = threading.Event()
     with vs.watch([whole], interval=0.01, max_age=1.0) as monitor:

@@ -186,7 +186,8 @@ class Monitor(Locked):
 
     def forked(self) -> None:
         """In a forked child nobody keeps the numbers true."""
-        self._publisher.forget_all("the process was forked, and its monitor runs in the parent", stop=False)
+        if not self._closed:
+            self._publisher.forget_all("the process was forked, and its monitor runs in the parent", stop=False)
 
     @property
     def errors(self) -> Mapping[str, str]:
@@ -274,10 +275,11 @@ class Monitor(Locked):
     def refresh(self) -> None:
         """Sample every source once, now, and publish what it says.
 
-        All sources are asked at the same time, each on a thread of its own. A source that fails
-        makes its own nodes unknown and no others, a bad reading only its own node; what went
-        wrong is in `errors`. One that has not answered after `max_age` (the first time: 5) seconds
-        is not waited for.
+        All sources are asked at the same time, each on a thread of its own. A fault of a source
+        concerns its own nodes and no others, a bad reading only its own node; what went wrong is in
+        `errors`. Nodes of a source that fails are unknown, but while the monitor runs, their last
+        numbers stay until they are older than `max_age`. One that has not answered after `max_age`,
+        at most 5 seconds, is not waited for.
 
         Raises
         ------
@@ -385,13 +387,15 @@ class Monitor(Locked):
             gone = [feed for part, feed in had.items() if part not in parts]
             if self._closed or not (new or gone):
                 return
-            fresh = [_Feed(part, getattr(part, "label", part.name), whole) for part in new]
             kept = [feed for feed in self._feeds if feed not in gone]
+            names = [feed.label for feed in kept] + [getattr(part, "label", part.name) for part in new]
+            labels = _distinct(names)[len(kept) :]
+            fresh = [_Feed(part, label, whole) for part, label in zip(new, labels, strict=True)]
             after = 1 + max(i for i, feed in enumerate(kept) if feed is whole or feed.whole is whole)
             self._feeds = kept[:after] + fresh + kept[after:]
             for feed in gone:
                 feed.gone = True
-                self._complain(feed, None)
+                self._errors.pop(feed.label, None)
             for feed in fresh:
                 feed.asked += 1
                 self._lend_thread(feed)

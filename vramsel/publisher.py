@@ -58,6 +58,7 @@ class Publisher:
         self._listed: dict[str, list[Placement]] = {}  # the same name -> its placements and pools there
         self._caps: dict[str, dict[str, int]] = {}  # node name -> totals of the devices that share it
         self._stopped = False
+        self._to_log: list[tuple[int, str]] = []  # not under the lock: a handler may do as it likes
 
     # -- samples ------------------------------------------------------------------------------
 
@@ -75,6 +76,21 @@ class Publisher:
             note = None if sample.note is None else one_line(sample.note)
         except Exception as error:  # whatever a source gets wrong is its own affair, and is kept
             return self.fail(source, error, token, ages=ages)
+        try:
+            return self._publish_all(source, readings, enumerated, note, token)
+        finally:
+            lines, self._to_log = self._to_log, []
+            for level, line in lines:
+                log.log(level, "%s", line)
+
+    def _publish_all(
+        self,
+        source: Source,
+        readings: tuple[Reading, ...],
+        enumerated: Mapping[int, str],
+        note: str | None,
+        token: SampleToken,
+    ) -> Outcome:
         seen: set[str] = set()
         useful = failed = False
         for reading in readings:
@@ -103,7 +119,7 @@ class Publisher:
         book = self.table._book
         with book.lock:
             *_, known, _ = self.table._columns()
-            for name in self._names_of(source):
+            for name in [] if self._stopped else self._names_of(source):
                 if not ages:
                     self._forget(name, fault, token)
                 elif name in self._owner and known[book.index[name]]:
@@ -189,11 +205,11 @@ class Publisher:
         was_lost = self._lost(index)
         if reading.lost:
             if table._publish_lost(index, token=token, source=whence, at=began, reason=reason) and not was_lost:
-                log.warning("%s is lost: %s", name, reason or "no reason given")
+                self._to_log.append((logging.WARNING, f"{name} is lost: {reason or 'no reason given'}"))
         elif known or back or not was_lost:  # lost is lost: only a number brings a device back
             table._publish(index, free, total, known, token=token, pools=mine, source=whence, at=began, reason=reason)
             if was_lost and known:
-                log.warning("%s is back", name)
+                self._to_log.append((logging.WARNING, f"{name} is back"))
         # Decisions take no lock: a placement must not be listed before its memory has its numbers.
         for placement in lives:
             table.map(placement, name)
@@ -265,7 +281,8 @@ class Publisher:
             if host not in self._policies and policy.headroom < headroom:
                 table.set_policy(host, replace(policy, headroom=headroom))
             self._shares[name] = source, host
-            log.info("%s shares the memory of %s, of which %s stay free", name, host, format_bytes(headroom))
+            line = f"{name} shares the memory of {host}, of which {format_bytes(headroom)} stay free"
+            self._to_log.append((logging.INFO, line))
         self._caps.setdefault(host, {})[name] = reading.total or MAX_BYTES
         self._cap(host)
         self._listed[name] = [*lives, *pools]
