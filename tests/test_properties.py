@@ -12,6 +12,7 @@ from implementations import as_type, core, reference
 
 import vramsel as vs
 from vramsel import fit
+from vramsel.book import Pool
 from vramsel.fit import FitPolicy
 from vramsel.reference import classify
 from vramsel.units import MAX_BYTES
@@ -131,29 +132,38 @@ def test_edges_with_idle_and_headroom() -> None:
 u64 = st.one_of(st.sampled_from(EDGES), st.integers(0, MAX_BYTES))
 readings = st.one_of(st.none(), st.tuples(st.none() | u64, st.none() | u64))
 policies = st.builds(FitPolicy, tight_fraction=st.floats(0, 1), tight_margin=st.none() | u64, headroom=st.just(0) | u64)
+pools = st.builds(Pool, idle=u64, cap=st.just(MAX_BYTES) | u64, limit=st.just(MAX_BYTES) | st.integers(1, MAX_BYTES))
 placements = st.sampled_from(["cpu", "cuda:0", "cuda:1", "cuda:17", "vulkan:0", "torch:0"])
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     nodes=st.dictionaries(
-        placements, st.tuples(readings, policies, u64, st.sampled_from(["", "lost", "unknown"])), max_size=6
+        placements, st.tuples(readings, policies, pools, st.sampled_from(["", "lost", "unknown"])), max_size=6
     ),
     alternatives=st.lists(st.tuples(placements, u64), max_size=6),
     closed=st.sets(st.sampled_from(["cpu", "cuda", "vulkan"])),
 )
 def test_core_and_oracle_agree_on_whole_tables(nodes: dict, alternatives: list, closed: set[str]) -> None:
     table = vs.MemoryTable()
-    for name, (reading, policy, idle, state) in nodes.items():
+    rule = {}
+    for name, (reading, policy, pool, state) in nodes.items():
         free, total = reading or (None, None)
         table.add_node(name, free, total, policy=policy)
-        table.set_idle(name, idle)
+        table._put_pool(vs.Placement(name), pool)
+        known = free is not None and not (free == total == 0) and not state
+        seen = pool.seen(free, total or 0) if known else (None, None)
+        rule[name] = lambda size, seen=seen, policy=policy: fit.would_fit(size, seen[0], seen[1] or None, policy=policy)
         if state:
             getattr(table, f"mark_{state}")(name)
     for backend in closed:
         table.close_backend(backend)
     chosen = vs.AlternativeSet([vs.Candidate(placement, size) for placement, size in alternatives])
-    assert core(table, chosen) == reference(table, chosen)
+    statuses, pick = core(table, chosen)
+    assert (statuses, pick) == reference(table, chosen)
+    for (placement, size), status in zip(alternatives, statuses, strict=True):
+        if placement in nodes and nodes[placement][3] != "lost":
+            assert status == rule[placement](size).name
     assert table.select_fit(chosen) == as_type(table, vs.reference.ReferenceTable).select_fit(chosen)
 
 
@@ -165,7 +175,7 @@ def test_updates_in_any_order_leave_what_a_new_table_would_have() -> None:
     rows = vs.candidates([(f"cuda:{i}", size) for i in range(4) for size in sizes])
     for _ in range(400):
         node = f"cuda:{rng.integers(4)}"
-        match int(rng.integers(6)):
+        match int(rng.integers(7)):
             case 0:
                 table.update(node, int(rng.integers(101)), int(rng.choice([0, 50, 100])))
             case 1:
@@ -178,6 +188,9 @@ def test_updates_in_any_order_leave_what_a_new_table_would_have() -> None:
                 table.set_idle(node, int(rng.integers(60)))
             case 5:
                 table.map(node, f"cuda:{rng.integers(4)}")
+            case 6:
+                pool = Pool(int(rng.integers(60)), int(rng.integers(101)), int(rng.integers(1, 101)))
+                table._put_pool(vs.Placement(node), pool)
         fresh = as_type(table, vs.MemoryTable)
         assert table.classify(rows).tolist() == fresh.classify(rows).tolist()
         assert table.classify(rows).tolist() == as_type(table, vs.reference.ReferenceTable).classify(rows).tolist()

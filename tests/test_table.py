@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import vramsel as vs
+from vramsel.book import Pool
 
 GIB = 1 << 30
 
@@ -473,3 +474,53 @@ def test_a_table_can_be_collected() -> None:
     del table
     gc.collect()
     assert gone() is None
+
+
+# ---- samples that take their time -----------------------------------------------------------------
+
+
+def test_publish_takes_what_begin_sample_gave(table_type: type[vs.MemoryTable]) -> None:
+    table = table_type({"cuda:0": (5, 100), "cpu": (5, 100)})
+    table.map("torch:0", "cuda:0")
+    token = table.begin_sample()
+    before = table.version
+    other = vs.MemoryTable({"cuda:0": (5, 100)})
+    for arguments, error, words in (
+        ((3, "cuda:0", 1, 2), TypeError, "begin_sample"),
+        ((None, "cuda:0", 1, 2), TypeError, "begin_sample"),
+        ((other.begin_sample(), "cuda:0", 1, 2), ValueError, "another table"),
+        ((token, "cuda:9", 1, 2), vs.UnknownNodeError, "cuda:9"),
+        ((token, "cuda:0", -1, 2), ValueError, "free"),
+        ((token, "cuda:0", 1, 2.5), TypeError, "total"),
+        ((token, "cuda:0", 1, 2, {"torch:1": 1}), vs.UnknownPlacementError, "torch:1"),
+        ((token, "cpu", 1, 2, {"torch:0": 1}), vs.UnknownPlacementError, "torch:0"),
+        ((token, "cuda:0", 1, 2, {"torch:0": -1}), ValueError, "torch:0"),
+        ((token, "cuda:0", 1, 2, {"nope:0": 1}), vs.UnknownBackendError, "nope"),
+    ):
+        with pytest.raises(error, match=words):
+            table.publish(*arguments)
+    assert (table.version, table.free.tolist()) == (before, [5, 5])
+    assert table.publish(token, "cuda:0", 40, 100, {"torch:0": 20}) is True
+    assert [table.would_fit(place, 50).name for place in ("cuda:0", "torch:0")] == ["WONT_FIT", "TIGHT"]
+    assert table.publish(table.begin_sample(), "cuda:0", 60, 100) is True
+    assert table.would_fit("torch:0", 80).name == "TIGHT", "idle bytes that a sample does not speak of stay"
+    assert table.publish(table.begin_sample(), "cuda:0", None, 100) is True
+    assert table.would_fit("torch:0", 80).name == "UNKNOWN"
+
+
+def test_a_published_reading_is_as_old_as_its_beginning() -> None:
+    table = vs.MemoryTable({"cuda:0": (5, 100)})
+    token = table.begin_sample()
+    table.publish(token, "cuda:0", 6, 100)
+    assert table._book.nodes[0].sampled_at == token.began
+    table.update("cuda:0", 7, 100)
+    assert table._book.nodes[0].sampled_at >= token.began
+
+
+def test_a_pickle_keeps_pools() -> None:
+    table = vs.MemoryTable({"cuda:0": (5, 100)})
+    table._put_pool(vs.Placement("cuda:0"), Pool(idle=10, cap=12, limit=50))
+    twin = pickle.loads(pickle.dumps(table))
+    for size in (0, 4, 5, 12, 13):
+        assert twin.would_fit("cuda:0", size) == table.would_fit("cuda:0", size)
+    assert (twin.would_fit("cuda:0", 12).name, twin.would_fit("cuda:0", 13).name) == ("TIGHT", "WONT_FIT")
