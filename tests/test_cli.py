@@ -201,11 +201,11 @@ def test_status_json(capsys: pytest.CaptureFixture) -> None:
         (["pick", "cpu=1", "--what"], "--what"),
         (["status", "cpu"], "cpu"),
         (["status", "--interval", "1"], "--watch"),
-        (["status", "--watch", "--interval", "0"], "seconds above 0"),
-        (["status", "--watch", "--interval", "-1"], "seconds above 0"),
-        (["status", "--watch", "--interval", "nan"], "seconds above 0"),
-        (["status", "--watch", "--interval", "inf"], "seconds above 0"),
-        (["status", "--watch", "--interval", "1s"], "seconds above 0"),
+        (["status", "--watch", "--interval", "0"], "seconds of at least"),
+        (["status", "--watch", "--interval", "-1"], "seconds of at least"),
+        (["status", "--watch", "--interval", "nan"], "seconds of at least"),
+        (["status", "--watch", "--interval", "inf"], "seconds of at least"),
+        (["status", "--watch", "--interval", "1s"], "seconds of at least"),
     ],
 )
 def test_wrong_use_is_told_in_one_line(capsys: pytest.CaptureFixture, arguments: list[str], words: str) -> None:

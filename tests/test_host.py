@@ -253,6 +253,18 @@ CASES: dict[str, tuple[Machine, float, float, str | None]] = {
         ),
         *(7, 8, "limited to 8.0 GiB by cgroup /a b\\c"),
     ),
+    "a mount without options, a group that is a file": (
+        Machine(
+            "0::/a/b",
+            ["9 8 0:1 / /x rw - cgroup", "9 8 0:1 / /y rw - cgroup2", mount2()],
+            level2(f"{V2}/a", 8, 1) | {f"{V2}/a/b": "a file"},
+        ),
+        *(7, 8, "limited to 8.0 GiB by cgroup /a"),
+    ),
+    "no height that makes sense": (
+        Machine("4:memory:/a", [mount1(top="/a")], level1(V1, 8, 1, above="9" * 5000)),
+        *(7, 8, "limited to 8.0 GiB by cgroup /a"),
+    ),
     "a colon in a name": (
         Machine("0::/a:b", [mount2()], level2(f"{V2}/a:b", 8, 1)),
         *(7, 8, "limited to 8.0 GiB by cgroup /a:b"),
@@ -307,21 +319,31 @@ def test_what_a_machine_has(tmp_path: Path, machine: Machine, free: float, total
 @LINUX
 @pytest.mark.parametrize("text", ["", "8G", "-1", "1_0", "8 9", "\u0663", "0x10", "nan"])
 def test_a_number_that_is_none(tmp_path: Path, text: str) -> None:
-    """The level is left out, the others still bind, and the note has a line that says so."""
+    """What could be read binds, of the others too, and the note has a line that says so."""
     upper = level2(f"{V2}/a", 8, 1)
-    for name, what in (
-        ("memory.max", "memory.max"),
-        ("memory.current", "memory.current"),
-        ("memory.stat", "inactive_file of memory.stat"),
+    for name, what, free, total in (
+        ("memory.max", "memory.max", 7, 8),
+        ("memory.current", "memory.current", 4, 4),
+        ("memory.stat", "inactive_file of memory.stat", 2, 4),
     ):
         lower = level2(f"{V2}/a/b", 4, 2)
         lower[f"{V2}/a/b/{name}"] = f"inactive_file {text}\n" if name == "memory.stat" else f"{text}\n"
         sample = HostSource(root=Machine("0::/a/b", [mount2()], upper | lower).write(tmp_path)).sample()
-        assert (only(sample).free, only(sample).total) == (7 * GIB, 8 * GIB)
-        assert sample.note == f"cgroup /a/b is left out: {what} is no number: {text!r}"
+        assert (only(sample).free, only(sample).total) == (free * GIB, total * GIB)
+        assert sample.note == f"cgroup /a/b: {what} is no number: {text!r}"
     with vs.watch([HostSource(root=tmp_path)]) as monitor:
-        assert "left out" in monitor.errors["host"]
-        assert monitor.table.free.tolist() == [7 * GIB]
+        assert "is no number" in monitor.errors["host"]
+        assert monitor.table.free.tolist() == [2 * GIB]
+
+
+@LINUX
+def test_a_limit_of_nothing_is_a_full_memory(tmp_path: Path) -> None:
+    for machine in (
+        Machine("0::/a", [mount2()], level2(f"{V2}/a", 0, 1)),
+        Machine("4:memory:/a", [mount1(top="/a")], level1(V1, 8, 1, above=0)),
+    ):
+        with vs.watch([HostSource(root=machine.write(tmp_path))]) as monitor:
+            assert monitor.table.would_fit("cpu", 1).name == "WONT_FIT"
 
 
 @LINUX

@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import contextmanager
 from textwrap import dedent
 
 import pytest
 
 import vramsel as vs
-from vramsel.sources import FixedSource, Reading, Sample, Source
+from vramsel.sources import FixedSource, PoolReading, Reading, Sample, Source
 
 GIB = 1 << 30
 MINE = ("vramsel-",)
@@ -45,6 +46,20 @@ class Live(Source):
 
     def close(self) -> None:
         self.closed += 1
+
+
+class Script(Source):
+    """Plays back samples, one per refresh; an exception is raised."""
+
+    def __init__(self, *steps: object, name: str = "script") -> None:
+        self.name = name
+        self.steps = list(steps)
+
+    def sample(self) -> Iterable[Reading]:
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if isinstance(step, BaseException):
+            raise step
+        return step  # type: ignore[return-value]
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -555,3 +570,230 @@ def test_a_fork_while_every_lock_is_held() -> None:
     """
     )
     assert json.loads(out) == 2 * [["UNKNOWN", "UNKNOWN", "UNKNOWN", 1]]
+
+
+# ---- what hostile readers found -------------------------------------------------------------------
+
+
+def logged(handler: logging.Handler) -> Iterable[None]:
+    log = logging.getLogger("vramsel.monitor")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+with_handler = contextmanager(logged)
+
+
+def test_a_slow_source_costs_the_others_no_number() -> None:
+    slow, good = Live("slow", "disk"), Live("good")
+    monitor = vs.watch([good, slow], interval=0.05, max_age=0.2)
+    slow.block = threading.Event()
+    monitor.refresh()  # waits for it longer than a number may be old
+    assert status(monitor, "cpu") == "COMFORTABLE"
+    assert status(monitor, "disk") == "UNKNOWN", "nobody has read it again"
+    slow.block.set()
+
+
+def test_what_is_old_when_a_monitor_is_entered_is_read_again_first() -> None:
+    source = Live()
+    monitor = vs.watch([source], interval=0.05, max_age=0.2)
+    time.sleep(0.3)
+    with monitor:
+        assert status(monitor, "cpu") == "COMFORTABLE"
+
+
+def test_a_part_that_has_not_answered_is_there_and_unknown() -> None:
+    whole = Parts(2)
+    for i, part in enumerate(whole.parts):
+        part.expected = (Reading(f"cuda:{i}", reason="not yet"),)
+    whole.parts[1].block = threading.Event()
+    monitor = vs.watch([whole], max_age=5.0)
+    assert [status(monitor, f"cuda:{i}") for i in range(3)] == ["COMFORTABLE", "UNKNOWN", "WONT_FIT"]
+    assert (reason(monitor, "cuda:1"), monitor.errors["part 1"]) == ("not yet", "does not answer")
+    whole.parts[1].block.set()
+    monitor.refresh()
+    assert status(monitor, "cuda:1") == "COMFORTABLE"
+    assert dict(monitor.errors) == {}
+
+
+def test_handlers_of_the_log_may_do_as_they_like() -> None:
+    class Curious(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            time.sleep(0.02)
+            dict(monitor.errors)
+
+    source = Live()
+    log = logging.getLogger("vramsel.monitor")
+    with vs.watch([source], interval=0.005) as monitor, with_handler(Curious()):
+        for i in range(15):
+            source.error = OSError(str(i)) if i % 2 else None
+            log.warning("any record through the same handler")
+            time.sleep(0.01)
+    assert monitor.table.known.tolist() == [False]
+
+
+def test_a_handler_that_takes_its_time_holds_up_no_ageing() -> None:
+    leave = threading.Event()
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            leave.wait(20)
+
+    sick, hung = Live("sick", "disk"), Live("hung")
+    with vs.watch([sick, hung], interval=0.02, max_age=0.2) as monitor, with_handler(Slow()):
+        sick.error = OSError("x")
+        hung.block = leave
+        until(lambda: monitor.table.known.tolist() == [False, False])
+        leave.set()
+
+
+def test_a_handler_that_raises_stops_nobody(capsys: pytest.CaptureFixture) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("handler")
+
+    source, hung = Live(), Live("hung", "disk")
+    with vs.watch([source, hung], interval=0.02, max_age=0.2) as monitor:
+        with with_handler(Broken()):
+            hung.block = threading.Event()
+            source.error = OSError("x")
+            until(lambda: len(monitor.errors) == 2)
+            hung.block.set()
+            source.error = None
+            until(lambda: not monitor.errors)
+        until(lambda: monitor.table.known.all())
+        source.block = threading.Event()
+        until(lambda: status(monitor, "cpu") == "UNKNOWN")
+        source.block.set()
+    assert "handler" in capsys.readouterr().err
+
+
+def test_an_error_that_cannot_be_shown_ends_no_thread() -> None:
+    class Mean(Exception):  # noqa: N818
+        def __str__(self) -> str:
+            raise SystemExit("boo")
+
+    source = Live()
+    with vs.watch([source], interval=0.01, max_age=0.2) as monitor:
+        source.error = Mean()
+        until(lambda: monitor.errors)
+        source.error = None
+        until(lambda: not monitor.errors)
+        until(lambda: status(monitor, "cpu") == "COMFORTABLE")
+
+
+def test_a_thread_that_cannot_be_had_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramsel.monitor._LONGEST_PAUSE", 0.05)
+    start, none = threading.Thread.start, threading.Event()
+
+    def poor(self: threading.Thread) -> None:
+        if none.is_set() and "part" in self.name:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", poor)
+    whole = Parts(2)
+    whole.listed = whole.parts[:1]
+    with vs.watch([whole], interval=0.01) as monitor:
+        none.set()
+        whole.listed = whole.parts
+        until(lambda: "can't start" in monitor.errors.get("part 1", ""))
+        none.clear()
+        until(lambda: status(monitor, "cuda:1") == "COMFORTABLE")
+    none.set()
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("none")))
+    with pytest.raises(RuntimeError, match="none"):
+        vs.watch([Live()])
+
+
+def test_a_close_that_was_interrupted_can_be_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Live()
+    monitor = vs.watch([source], interval=0.01)
+    monitor.start()
+    monkeypatch.setattr(monitor._publisher, "forget_all", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        monitor.close()
+    monkeypatch.undo()
+    monitor.close()
+    assert (status(monitor, "cpu"), source.closed) == ("UNKNOWN", 1)
+    monitor.table.update("cpu", 5, 10)
+    monitor.close()
+    assert status(monitor, "cpu") == "COMFORTABLE", "what the caller says after the end stays"
+
+
+def test_a_source_that_hangs_in_its_close_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramsel.monitor._GOODBYE", 0.1)
+    leave = threading.Event()
+
+    class Stuck(Live):
+        def close(self) -> None:
+            leave.wait(20)
+
+    for enter in (False, True):
+        monitor = vs.watch([Stuck()], interval=0.01)
+        if enter:
+            monitor.start()
+        monitor.close()
+        assert not leave.is_set()
+    leave.set()
+
+
+def test_a_shared_reading_takes_nobodys_placement() -> None:
+    own = Script([Reading("gpu", 5, 10, placements=("cuda:0",)), Reading("cpu", 100, 200)])
+    monitor = vs.watch([own, Script([Reading("dev", shares="cpu", placements=("cuda:0",))], name="taker")])
+    assert "already" in monitor.errors["taker"]
+    assert monitor.table._book.placements[vs.Placement("cuda:0")] == 0
+    monitor = vs.watch(
+        [Script([Reading("cpu", 100, 200)]), Script(OSError("x"), [Reading("cuda:0", shares="cpu")], name="b")]
+    )
+    monitor.table.add_node("cuda:0", 5, 10)
+    monitor.refresh()
+    assert "already" in monitor.errors["b"]
+    assert monitor.table.would_fit("cuda:0", 6).name == "WONT_FIT"
+    first = Script([Reading("cuda:0", shares="cpu")], name="first")
+    monitor = vs.watch([Script([Reading("cpu", 100, 200)]), first, Script([Reading("cuda:0", 5, 10)], name="second")])
+    monitor.refresh()
+    assert list(monitor.errors) == ["second"]
+
+
+def test_pools_that_are_not_read_any_more_count_for_nothing() -> None:
+    pool = PoolReading("torch:0", idle=100, limit=150, used=10)
+    monitor = vs.watch([Script([Reading("cuda:0", 10, 200, pools=(pool,))], [Reading("cuda:0", 10, 200)])])
+    assert monitor.table.would_fit("torch:0", 90).name != "WONT_FIT"
+    monitor.refresh()
+    assert [monitor.table.would_fit("torch:0", size).name for size in (10, 11)] == ["TIGHT", "WONT_FIT"]
+    host = Reading("cpu", 100, 200)
+    card = Reading("cuda:0", shares="cpu", pools=(PoolReading("torch:0"),))
+    gone = Reading("cuda:0", lost=True)
+    monitor = vs.watch([Script([host]), Script([card], [Reading("cuda:0", shares="cpu")], [gone], name="b")])
+    monitor.refresh()
+    monitor.refresh()
+    assert [status(monitor, place) for place in ("cuda:0", "torch:0", "cpu")] == ["WONT_FIT", "WONT_FIT", "COMFORTABLE"]
+
+
+def test_very_long_intervals() -> None:
+    with vs.watch([Live()], interval=1e10, max_age=float("inf")) as monitor:
+        time.sleep(0.05)
+        assert monitor._keeper.is_alive()
+
+
+def test_a_source_that_hangs_without_ever_a_number_is_told() -> None:
+    class Nothing(Live):
+        def sample(self) -> Iterable[Reading]:
+            super().sample()
+            return []
+
+    source = Nothing()
+    with vs.watch([source], interval=0.01, max_age=0.2) as monitor:
+        source.block = threading.Event()
+        until(lambda: dict(monitor.errors) == {"live": "does not answer"})
+        source.block.set()
+
+
+def test_texts_of_shared_readings_are_one_line() -> None:
+    monitor = vs.watch([Script([Reading("a\nb", shares="cpu", placements=("cuda:0",), uuid=b"\xff")])])  # type: ignore[arg-type]
+    assert "\n" not in reason(monitor, "cpu")
+    assert isinstance(monitor.table._book.devices[vs.Placement("cuda:0")].uuid, str)

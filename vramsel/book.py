@@ -35,7 +35,7 @@ class Device(NamedTuple):
 class Node:
     """What the table knows of a node beside its numbers."""
 
-    __slots__ = ("device_name", "name", "order", "policy", "reason", "sampled_at", "source", "uuid")
+    __slots__ = ("device_name", "lost", "name", "order", "policy", "reason", "sampled_at", "source", "uuid")
 
     def __init__(self, name: str, policy: FitPolicy) -> None:
         self.name = name
@@ -43,6 +43,7 @@ class Node:
         self.source = "caller"
         self.sampled_at: float | None = None  # time.monotonic() when the last reading began
         self.order = 0  # of the last reading: what began before it is refused
+        self.lost = False
         self.reason: str | None = None  # why there is no number
         self.device_name: str | None = None
         self.uuid: str | None = None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -29,6 +31,7 @@ from .units import format_bytes, parse_bytes
 
 __all__ = ["main"]
 
+_SHORTEST = 0.01  # seconds between two shows, for --watch
 _SAMPLING = 0.5  # seconds between two samples at most, for --watch
 _LONGEST_SLEEP = 1e6  # seconds; more than it can be asked for is no error
 _MASK = "CUDA_VISIBLE_DEVICES"
@@ -182,8 +185,8 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not (isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    if not (isfinite(seconds) and seconds >= _SHORTEST):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of at least {_SHORTEST}")
     return seconds
 
 
@@ -243,6 +246,10 @@ def _status(options: argparse.Namespace) -> Answer:
 def _watch(options: argparse.Namespace) -> Answer:
     """Print the status again and again, until an interrupt or until nobody reads it."""
     interval = 1.0 if options.interval is None else options.interval
+    # The cursor is to be seen again.
+    previous = (
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number)) if _in_main_thread() else None
+    )
     try:
         with watch(interval=min(interval, _SAMPLING)) as monitor:
             if options.json:
@@ -255,6 +262,13 @@ def _watch(options: argparse.Namespace) -> Answer:
         return Answer(0)
     except OSError as error:
         return Answer(_unwritten(error))
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _watch_json(monitor: Monitor, interval: float) -> NoReturn:

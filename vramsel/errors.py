@@ -41,7 +41,7 @@ def one_line(text: object) -> str:
     """Bring a text of unknown origin to one printable line. Never raises."""
     try:
         line = " ".join(str(text).split())
-    except Exception:  # a __str__ of somebody else's, and all that is wanted is a text
+    except (Exception, SystemExit, GeneratorExit):  # a __str__ of somebody else's; all that is wanted is a text
         return f"a {type(text).__name__} that cannot be printed"
     return "".join(c if c.isprintable() else "?" for c in line)
 

@@ -8,14 +8,16 @@ import threading
 import time
 import weakref
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from math import inf, isfinite
 from types import MappingProxyType, TracebackType
 
+from .book import SampleToken
 from .errors import described, shown
 from .fit import FitPolicy
 from .locks import Locked
 from .placement import backend_code
-from .publisher import Outcome, Publisher
+from .publisher import Outcome, Publisher, emit
 from .sources.base import Sample, Source
 from .table import MemoryTable, node_name
 
@@ -31,6 +33,7 @@ _FIRST_ANSWER = 5.0  # seconds that refresh() waits for a source's first answer:
 _IN_ORDER = 0.25  # seconds that a source's first numbers wait for those of the sources before it
 _LEAST = 0.25  # seconds that refresh() waits for a source that hangs
 _FIRST_PARTS = 2.0  # seconds that a source's first sample waits for those of its parts
+_LONGEST_NAP = 3600.0  # seconds that the keeper sleeps
 _SILENT = "does not answer"
 _GOODBYE = 1.0  # seconds that close() waits for samples that are under way
 
@@ -164,7 +167,7 @@ class Monitor(Locked):
         labels = _distinct([source.name for source in sources])
         self._feeds = [_Feed(source, label) for source, label in zip(sources, labels, strict=True)]
         self._errors: dict[str, str] = {}
-        self._closed = False
+        self._closed = self._forgotten = False
         super().__init__()
         self._begin()
         self.refresh()
@@ -176,6 +179,8 @@ class Monitor(Locked):
         self._asked = threading.Condition(self.lock)  # a feed has something to do, or is to end
         self._taken = threading.Condition(self.lock)  # a feed has done something
         self._tick = threading.Condition(self.lock)  # the keeper has something to look at
+        self._ended: list[threading.Thread] = []  # threads that have done, for refresh() to join
+        self._to_log: list[tuple[int, str]] = []  # under the lock; logged outside of it
 
     def renew(self) -> None:
         """Start anew in a forked child: the threads are the parent's."""
@@ -203,23 +208,27 @@ class Monitor(Locked):
         Raises
         ------
         RuntimeError
-            If the monitor is closed.
+            If the monitor is closed, or there is no thread to be had.
         """
         with self.lock:
             self._still_open()
+            self._refuse_sources()
             if self._running:
                 return
-            keeper = threading.Thread(target=self._keep, name="vramsel-keeper", daemon=True)
-            self._running, self._keeper = True, keeper
+            self._running = True
             try:
-                keeper.start()
                 for feed in self._feeds:
                     self._lend_thread(feed)
-            except BaseException:  # no thread to be had: those that there are end again
+                # What is due has been so for a while, and would be too old at once.
+                self._ask([feed for feed in self._feeds if feed.due <= time.monotonic()])
+                self._keeper = threading.Thread(target=self._keep, name="vramsel-keeper", daemon=True)
+                self._keeper.start()
+            except BaseException:  # those threads that there are end again
                 self._running, self._keeper = False, None
                 self._asked.notify_all()
                 raise
             _running.add(self)
+        self._log()
 
     def close(self) -> None:
         """Stop: threads end and the monitor's nodes become unknown. Closing twice is harmless.
@@ -232,20 +241,38 @@ class Monitor(Locked):
         RuntimeError
             If a source calls this.
         """
+        self._stop()
+        self._finish(time.monotonic() + _GOODBYE)
+
+    def _stop(self) -> None:
         with self.lock:
             self._refuse_sources()
-            if self._closed:
-                return
             self._closed, self._running = True, False
             _running.discard(self)
             self._asked.notify_all()
             self._taken.notify_all()
             self._tick.notify_all()
-            threads = [feed.thread for feed in self._feeds if feed.thread] + ([self._keeper] if self._keeper else [])
-        self._publisher.forget_all("its monitor is closed", stop=True)
-        deadline = time.monotonic() + _GOODBYE
+        if not self._forgotten:  # once: what the caller says of a node later stays
+            self._publisher.forget_all("its monitor is closed", stop=True)
+            self._forgotten = True
+
+    def _finish(self, deadline: float) -> None:
+        with self.lock:
+            threads = [*self._ended, *(feed.thread for feed in self._feeds if feed.thread)]
+            threads += [self._keeper] if self._keeper else []
+            holding = any(feed.holds for feed in self._feeds)
+        if holding:  # letting go of it may hang as well
+            threads.append(threading.Thread(target=self._part_all, args=(threads, deadline), daemon=True))
+            threads[-1].name = "vramsel-close"
+            threads[-1].start()
         for thread in threads:
-            thread.join(max(deadline - time.monotonic(), 0))
+            thread.join(max(deadline - time.monotonic(), 0.01))
+        self._log()
+
+    def _part_all(self, threads: list[threading.Thread], deadline: float) -> None:
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(deadline - time.monotonic(), 0))
         for feed in self._feeds:
             self._part(feed)
 
@@ -289,63 +316,95 @@ class Monitor(Locked):
         with self.lock:
             self._still_open()
             self._refuse_sources()
-            wanted = []
-            for feed in self._feeds:
-                feed.raised = None
-                feed.asked += 1
-                self._lend_thread(feed)
-                wanted.append((feed, feed.asked, feed.thread))
-            self._asked.notify_all()
-            now = time.monotonic()
-            for feed, number, _ in wanted:
-                patience = _FIRST_ANSWER if not feed.answered else min(self._max_age, _FIRST_ANSWER)
-                # One that hangs for long already has had its time; it may have come back, though.
-                deadline = max((now if feed.began is None else feed.began) + patience, now + _LEAST)
-                while feed.taken < number and feed.thread is not None and not self._closed:
-                    remaining = deadline - time.monotonic()
-                    if remaining <= 0:
-                        self._complain(feed, _SILENT)
-                        break
-                    self._taken.wait(remaining)
-            passing = [feed.raised for feed in self._feeds if feed.raised is not None]
-            ended = [] if self._running else [thread for feed, _, thread in wanted if thread and feed.thread is None]
+            asked = [(feed, feed.thread) for feed in self._ask(self._feeds)]
+            passing = [feed.raised for feed, _ in asked if feed.raised is not None]
+            if not self._running:  # threads end with the sample
+                answered = [feed for feed in self._feeds if feed.taken == feed.asked]
+                self._taken.wait_for(lambda: self._running or not any(feed.thread for feed in answered), _LEAST)
+            silent = [feed.source for feed in self._feeds if feed.note == _SILENT]
+            ended = [] if self._running else self._ended
+            self._ended = []
         for thread in ended:
-            thread.join()
-        self._publisher.age(time.monotonic())  # of those that were not waited for
+            thread.join(_GOODBYE)
+        now = time.monotonic()
+        for source in silent:  # nobody else ages them where no keeper runs
+            self._publisher.age(now, source)
+        self._log()
         if passing:
             raise passing[0]
 
+    def _ask(self, feeds: list[_Feed]) -> list[_Feed]:
+        """Ask for samples that begin from now on, and wait for them, though not for ever."""
+        wanted = []
+        for feed in feeds:
+            feed.raised = None
+            feed.asked += 1
+            self._lend_thread(feed)
+            wanted.append((feed, feed.asked))
+        self._asked.notify_all()
+        now = time.monotonic()
+        for feed, number in wanted:
+            patience = _FIRST_ANSWER if not feed.answered else min(self._max_age, _FIRST_ANSWER)
+            # One that hangs for long already has had its time; it may have come back, though.
+            deadline = max((now if feed.began is None else feed.began) + patience, now + _LEAST)
+            while feed.taken < number and feed.thread is not None and not self._closed:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    self._complain(feed, _SILENT)
+                    break
+                self._taken.wait(remaining)
+        return feeds
+
     def _lend_thread(self, feed: _Feed) -> None:
-        if feed.thread is None:
-            thread = threading.Thread(target=self._serve, args=(feed,), name=f"vramsel-{feed.label}", daemon=True)
+        if feed.thread is not None:
+            return
+        thread = threading.Thread(target=self._serve, args=(feed,), name=f"vramsel-{feed.label}", daemon=True)
+        feed.thread = thread
+        if feed.whole is not None:
+            feed.whole.lent += 1
+        try:
             thread.start()  # it waits for our lock
-            feed.thread = thread
-            if feed.whole is not None:
-                feed.whole.lent += 1
+        except BaseException:
+            if not thread.is_alive():
+                self._take_back(feed)
+            raise
+
+    def _take_back(self, feed: _Feed) -> None:
+        """A feed's thread is no more."""
+        feed.thread = feed.began = None
+        if feed.whole is not None:
+            feed.whole.lent -= 1
+        self._taken.notify_all()
 
     def _serve(self, feed: _Feed) -> None:
         """Take the samples of one source: what its thread does."""
-        while True:
-            with self.lock:
-                while feed.asked == feed.taken and self._running and not feed.gone:
-                    self._asked.wait()
-                if feed.asked == feed.taken or self._closed or feed.gone:
-                    feed.thread = None
-                    if feed.whole is not None:
-                        feed.whole.lent -= 1
+        me = threading.current_thread()
+        try:
+            while True:
+                with self.lock:
+                    mine = feed.thread is me
+                    while mine and feed.asked == feed.taken and self._running and not feed.gone:
+                        self._asked.wait()
+                    if not mine or feed.asked == feed.taken or self._closed or feed.gone:
+                        break
+                    number = feed.asked
+                    feed.began = began = time.monotonic()
+                    feed.holds = True
+                outcome = self._sample(feed)
+                with self.lock:
+                    feed.taken, feed.began, feed.answered = number, None, True
+                    feed.failures = feed.failures + 1 if outcome.note is not None and not outcome.useful else 0
+                    feed.due = began + feed.pause(self._interval)
+                    self._complain(feed, outcome.note, logging.WARNING if outcome.failed else logging.INFO)
                     self._taken.notify_all()
-                    break
-                number = feed.asked
-                feed.began = began = time.monotonic()
-                feed.holds = True
-            outcome = self._sample(feed)
+                    self._tick.notify_all()
+                self._log()
+        finally:
             with self.lock:
-                feed.taken, feed.began, feed.answered = number, None, True
-                feed.failures = feed.failures + 1 if outcome.note is not None and not outcome.useful else 0
-                feed.due = began + feed.pause(self._interval)
-                self._complain(feed, outcome.note, logging.WARNING if outcome.failed else logging.INFO)
-                self._taken.notify_all()
-                self._tick.notify_all()
+                if feed.thread is me:
+                    self._take_back(feed)
+                    if not self._running:
+                        self._ended.append(me)
         if self._closed:
             self._part(feed)
             if feed.whole is not None:
@@ -356,7 +415,7 @@ class Monitor(Locked):
         try:
             sample = feed.source.survey()
             if isinstance(sample, Sample) and sample.parts is not None:
-                self._list_parts(feed, sample.parts)
+                self._list_parts(feed, sample.parts, token)
             if not feed.answered:
                 self._wait_for_those_before(feed)
             return self._publisher.publish(feed.source, sample, token, ages=self._running)
@@ -379,7 +438,7 @@ class Monitor(Locked):
             if not self._taken.wait(max(deadline - time.monotonic(), 0)):
                 return
 
-    def _list_parts(self, whole: _Feed, parts: Collection[Source]) -> None:
+    def _list_parts(self, whole: _Feed, parts: Collection[Source], token: SampleToken) -> None:
         """Give each part that is new a feed, and take leave of those that are gone."""
         with self.lock:
             had = {feed.source: feed for feed in self._feeds if feed.whole is whole}
@@ -396,14 +455,23 @@ class Monitor(Locked):
             for feed in gone:
                 feed.gone = True
                 self._errors.pop(feed.label, None)
-            for feed in fresh:
-                feed.asked += 1
-                self._lend_thread(feed)
             self._asked.notify_all()
-            # What this sample says of them all, such as that there is no other, comes after their numbers.
-            self._wait_for_first(fresh, _FIRST_PARTS)
         for feed in gone:
             self._publisher.abandon(feed.source, f"source {whole.label!r} no longer lists it")
+        with self.lock:
+            for feed in fresh:
+                feed.asked += 1
+                try:
+                    self._lend_thread(feed)
+                except RuntimeError as error:  # no thread to be had; the keeper tries again
+                    self._complain(feed, described(error))
+            # What this sample says of them all, such as that there is no other, comes after their numbers.
+            self._wait_for_first(fresh, _FIRST_PARTS)
+            silent = [feed for feed in fresh if not feed.answered]
+            for feed in silent:
+                self._complain(feed, feed.note or _SILENT)
+        for feed in silent:
+            self._publisher.publish(feed.source, Sample(feed.source.expected), token, ages=False)
 
     def _part(self, feed: _Feed) -> None:
         """Let a source go of what it holds, once, and not while its thread, or one of a part, is in it."""
@@ -414,20 +482,28 @@ class Monitor(Locked):
         try:
             feed.source.close()
         except Exception as error:  # the source's own affair, and nobody is there to hear of it
-            log.warning("%s: close: %s", feed.label, described(error))
+            with self.lock:
+                self._to_log.append((logging.WARNING, f"{feed.label}: close: {described(error)}"))
+            self._log()
 
     def _complain(self, feed: _Feed, note: str | None, level: int = logging.WARNING) -> None:
-        """Keep what there is to say of a source; log it where it is something new."""
+        """Keep what there is to say of a source; have it logged where it is something new."""
         if note != feed.note:
             feed.note = note
             if note is None:
                 self._errors.pop(feed.label, None)
-                log.info("%s: answers again", feed.label)
+                self._to_log.append((logging.INFO, f"{feed.label}: answers again"))
             else:
                 self._errors[feed.label] = note
-                log.log(level, "%s: %s", feed.label, note)
+                self._to_log.append((level, f"{feed.label}: {note}"))
             notes = {backend: feed.note for feed in self._feeds for backend in feed.backends if feed.note}
             self.table._book.notes = notes
+
+    def _log(self) -> None:
+        """Log what there is, outside of our locks: a handler may take its time, or ask us something."""
+        with self.lock:
+            lines, self._to_log = self._to_log, []
+        emit(log, lines)
 
     def _keep(self) -> None:
         """Say when sources are to be sampled, and age their numbers: what the keeper does."""
@@ -438,19 +514,31 @@ class Monitor(Locked):
                     return
                 now = time.monotonic()
                 for feed in self._feeds:
-                    if feed.began is not None:
-                        if now - feed.began > self._max_age:
-                            self._complain(feed, _SILENT)
-                        else:
-                            soonest = min(soonest, feed.began + self._max_age)
-                    elif feed.asked > feed.taken:
-                        pass  # its thread is about to begin
-                    elif feed.due <= now:
-                        feed.asked += 1
-                        self._asked.notify_all()
-                    else:
-                        soonest = min(soonest, feed.due)
-                self._tick.wait(None if soonest == inf else max(soonest - time.monotonic(), 0.0) + 0.001)
+                    soonest = min(soonest, self._look_after(feed, now))
+                if self._to_log:
+                    # Not by this thread: a handler that takes its time would hold up the ageing.
+                    with suppress(RuntimeError):  # no thread to be had: whoever logs next does it
+                        threading.Thread(target=self._log, name="vramsel-log", daemon=True).start()
+                self._tick.wait(min(max(soonest - time.monotonic(), 0.0) + 0.001, _LONGEST_NAP))
+
+    def _look_after(self, feed: _Feed, now: float) -> float:
+        """See to a source; returns when to do so again."""
+        if feed.began is not None:
+            if now - feed.began <= self._max_age:
+                return feed.began + self._max_age
+            self._complain(feed, _SILENT)
+            return inf  # it is heard of when it answers
+        if feed.asked == feed.taken:
+            if feed.due > now:
+                return feed.due
+            feed.asked += 1
+        try:
+            self._lend_thread(feed)
+        except RuntimeError as error:
+            self._complain(feed, described(error))
+            return now + _LONGEST_PAUSE
+        self._asked.notify_all()
+        return now + self._max_age
 
 
 _running: weakref.WeakSet[Monitor] = weakref.WeakSet()
@@ -459,8 +547,12 @@ _running: weakref.WeakSet[Monitor] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """End all threads before the interpreter does, which would end them wherever they are."""
-    for monitor in list(_running):
-        monitor.close()
+    monitors = list(_running)
+    for monitor in monitors:
+        monitor._stop()
+    deadline = time.monotonic() + _GOODBYE
+    for monitor in monitors:
+        monitor._finish(deadline)
 
 
 def _seconds(value: float, what: str) -> float:

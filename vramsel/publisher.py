@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+import traceback
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -17,9 +18,19 @@ from .sources.base import PoolReading, Reading, Sample, Source
 from .table import MemoryTable, as_reading, node_name, own_placement
 from .units import MAX_BYTES, as_bytes, format_bytes
 
-__all__ = ["Publisher"]
+__all__ = ["Outcome", "Publisher", "emit"]
 
 log = logging.getLogger("vramsel.monitor")
+
+
+def emit(logger: logging.Logger, lines: Iterable[tuple[int, str]]) -> None:
+    """Log lines. What a handler raises is shown as logging itself shows it, and stops nobody."""
+    for level, line in lines:
+        try:
+            logger.log(level, "%s", line)
+        except Exception:
+            if logging.raiseExceptions:
+                traceback.print_exc()
 
 
 class Outcome(NamedTuple):
@@ -52,11 +63,12 @@ class Publisher:
         self._owner: dict[str, Source] = {}  # node name -> the source that reports it
         self._backends: dict[str, frozenset[int]] = {}  # node name -> those of the placements it came with
         self._gone: set[str] = set()  # nodes that a complete enumeration did not list any more
-        self._awaited: set[str] = set()  # nodes that a device shares and nobody has reported yet
+        self._awaited: set[str] = set()  # nodes that are there and nobody has reported yet
         self._shares: dict[str, tuple[Source, str]] = {}  # what is read under this name is in that node
         self._shared_at: dict[str, int] = {}  # the same name -> order of the last sample that said so
         self._listed: dict[str, list[Placement]] = {}  # the same name -> its placements and pools there
         self._caps: dict[str, dict[str, int]] = {}  # node name -> totals of the devices that share it
+        self._pooled: dict[str, set[Placement]] = {}  # node name -> placements whose pools were read with it
         self._stopped = False
         self._to_log: list[tuple[int, str]] = []  # not under the lock: a handler may do as it likes
 
@@ -80,8 +92,7 @@ class Publisher:
             return self._publish_all(source, readings, enumerated, note, token)
         finally:
             lines, self._to_log = self._to_log, []
-            for level, line in lines:
-                log.log(level, "%s", line)
+            emit(log, lines)
 
     def _publish_all(
         self,
@@ -145,7 +156,7 @@ class Publisher:
         with book.lock:
             if self._stopped:
                 return False
-            owner = self._owner.get(name, source)
+            owner = self._owner.get(name) or self._shares.get(name, (source, ""))[0]
             if _whole(owner) is _whole(source):
                 owner = source  # a device may become a part, or stop being one
                 if name in self._owner:
@@ -201,7 +212,11 @@ class Publisher:
         for placement in pools:
             if placement not in book.placements:
                 table.map(placement, name)
-        mine = {placement: pool for placement, pool in pools.items() if book.placements[placement] == index}
+        # A pool that is not read any more holds nothing that could be counted on; its limit stays.
+        was = self._pooled.get(name, set())
+        pools = {**{place: book.pools.get(place, Pool())._replace(idle=0) for place in was}, **pools}
+        self._pooled[name] = set(pools)
+        mine = {placement: pool for placement, pool in pools.items() if book.placements.get(placement) == index}
         was_lost = self._lost(index)
         if reading.lost:
             if table._publish_lost(index, token=token, source=whence, at=began, reason=reason) and not was_lost:
@@ -267,15 +282,17 @@ class Publisher:
         self._shared_at[name] = token.order
         if host not in book.index:
             node = Node(host, self._policy(host, 0))
-            node.reason = f"the memory of {name} is here, and no source reports it"
+            node.reason = one_line(f"the memory of {name} is here, and no source reports it")
             table._add(node, (0, 0, False), own_placement(host))
             self._awaited.add(host)
         index = book.index[host]
-        if name in self._owner:  # it was taken for a device with memory of its own
-            del self._owner[name]
-            table._publish(book.index[name], 0, 0, False, source=source.name, reason=f"its memory is that of {host}")
         given = reading.placements
         lives = own_placement(name) if given is None else [Placement(p) for p in given]
+        allowed = {host, name}
+        for placement in (*lives, *pools):
+            at = book.placements.get(placement)
+            if at is not None and (book.nodes[at].name not in allowed or (at != index and name not in self._backends)):
+                raise ValueError(f"placement {str(placement)!r} is on node {book.nodes[at].name!r} already")
         if name not in self._shares:
             policy = book.nodes[index].policy
             if host not in self._policies and policy.headroom < headroom:
@@ -283,9 +300,13 @@ class Publisher:
             self._shares[name] = source, host
             line = f"{name} shares the memory of {host}, of which {format_bytes(headroom)} stay free"
             self._to_log.append((logging.INFO, line))
+        if name in self._owner or name in self._awaited:  # it was taken for a device with memory of its own
+            self._owner.pop(name, None)
+            self._awaited.discard(name)
+            table._publish(book.index[name], 0, 0, False, source=source.name, reason=f"its memory is that of {host}")
         self._caps.setdefault(host, {})[name] = reading.total or MAX_BYTES
         self._cap(host)
-        self._listed[name] = [*lives, *pools]
+        self._listed[name] = list(dict.fromkeys((*self._listed.get(name, []), *lives, *pools)))
         # Idle bytes were not read together with that node's free, and could be in both.
         for placement in (*lives, *pools):
             if book.placements.get(placement) != index:
@@ -294,7 +315,7 @@ class Publisher:
                 table._put_pool(placement, pools[placement]._replace(idle=0))
         for placement in lives:
             named = None if reading.device_name is None else one_line(reading.device_name)
-            book.devices[placement] = Device(named, reading.uuid)
+            book.devices[placement] = Device(named, None if reading.uuid is None else one_line(reading.uuid))
         self._backends[name] = frozenset(placement.backend for placement in lives)
 
     def _cap_of(self, host: str) -> int:
@@ -309,14 +330,19 @@ class Publisher:
 
     # -- what is not read ---------------------------------------------------------------------
 
-    def age(self, now: float) -> float:
-        """Make unknown what is older than `max_age`; returns when the next number will be (inf: never)."""
+    def age(self, now: float, source: Source | None = None) -> float:
+        """Make unknown what is older than `max_age`, of one source or all.
+
+        Returns when the next number will be too old; inf is never.
+        """
         book, soonest = self.table._book, inf
         if self.max_age == inf:
             return inf
         with book.lock:
             *_, known, _ = self.table._columns()
-            for name in self._owner:
+            for name in self._owner if source is None else self._names_of(source):
+                if name not in self._owner:
+                    continue
                 index = book.index[name]
                 began = book.nodes[index].sampled_at
                 if not known[index] or began is None:
@@ -376,8 +402,7 @@ class Publisher:
             table._publish(index, 0, 0, False, token=token, source=source, at=at, reason=reason)
 
     def _lost(self, index: int) -> bool:
-        *_, lost = self.table._columns()
-        return bool(lost[index])
+        return self.table._book.nodes[index].lost
 
 
 def _as_pool(reading: PoolReading, free: int | None) -> Pool:

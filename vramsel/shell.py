@@ -200,7 +200,8 @@ def choose(table: MemoryTable, backend: str, count: int, least: int, *, by_uuid:
         note = book.notes.get(code)
     good = [room for room in rooms if room.is_enough and (room.uuid or not by_uuid)]
     good.sort(key=lambda room: (-(room.verdict.available or 0), room.placement))
-    return Choice(count, tuple(good[:count]), tuple(room for room in rooms if room not in good), note)
+    chosen = {room.placement for room in good}
+    return Choice(count, tuple(good[:count]), tuple(room for room in rooms if room.placement not in chosen), note)
 
 
 def _uuid_of(book: Book, placement: Placement) -> str | None:

@@ -14,17 +14,18 @@ from .errors import UnknownNodeError, UnknownPlacementError, shown
 from .fit import FitPolicy, FitStatus
 from .placement import Placement, PlacementLike, backend_code, backend_name, register_backend
 from .records import as_u64, refuse_mask
-from .units import MAX_BYTES, as_bytes, format_bytes
+from .units import MAX_BYTES, ByteCount, as_bytes, format_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["MemoryTable", "NodeLike", "as_pair", "as_policy", "as_reading", "node_name", "own_placement"]
+__all__ = ["MemoryTable", "NodeLike", "Numbers", "as_pair", "as_policy", "as_reading", "node_name", "own_placement"]
 
 NodeLike = str | Placement
 """What is accepted as a node: its name, or a placement of that name."""
 
-Numbers = tuple[int | None, int | None] | None
+Numbers = tuple[ByteCount | None, ByteCount | None] | None
+"""Free and total bytes of a node; None is unknown."""
 
 
 class MemoryTable(_core.Table):
@@ -76,8 +77,8 @@ class MemoryTable(_core.Table):
     def add_node(
         self,
         node: NodeLike,
-        free: int | None = None,
-        total: int | None = None,
+        free: ByteCount | None = None,
+        total: ByteCount | None = None,
         *,
         policy: FitPolicy | None = None,
         placements: Iterable[PlacementLike] | None = None,
@@ -115,6 +116,8 @@ class MemoryTable(_core.Table):
         record.sampled_at = time.monotonic()
         with self._book.lock:
             self._add(record, reading, lives)
+            self._book.order += 1
+            record.order = self._book.order
 
     def _add(
         self, node: Node, reading: tuple[int, int, bool], placements: list[Placement], *, lost: bool = False
@@ -128,6 +131,7 @@ class MemoryTable(_core.Table):
                 raise ValueError(f"placement {str(placement)!r} is on node {owner!r} already; map() moves it")
         # Decisions take no lock: a placement must not be listed before its memory has its numbers.
         index = self._add_node(*_core_policy(node.policy), *reading, lost)
+        node.lost = lost
         book.nodes.append(node)
         book.index[node.name] = index
         for placement in placements:
@@ -156,7 +160,7 @@ class MemoryTable(_core.Table):
             self._map(*place, index)
             self._book.placements[place] = index
 
-    def set_idle(self, placement: PlacementLike, nbytes: int) -> None:
+    def set_idle(self, placement: PlacementLike, nbytes: ByteCount) -> None:
         """Tell how many bytes the placement's own caching allocator holds and does not use.
 
         Only this placement may count them.
@@ -215,7 +219,7 @@ class MemoryTable(_core.Table):
 
     # -- readings -----------------------------------------------------------------------------
 
-    def update(self, node: NodeLike, free: int | None, total: int | None) -> None:
+    def update(self, node: NodeLike, free: ByteCount | None, total: ByteCount | None) -> None:
         """Publish a reading taken now. Revives a lost node.
 
         Parameters
@@ -254,9 +258,9 @@ class MemoryTable(_core.Table):
         self,
         token: SampleToken,
         node: NodeLike,
-        free: int | None,
-        total: int | None,
-        idle: Mapping[PlacementLike, int] | None = None,
+        free: ByteCount | None,
+        total: ByteCount | None,
+        idle: Mapping[PlacementLike, ByteCount] | None = None,
     ) -> bool:
         """Publish a reading that began with `begin_sample`, unless something newer is known by now.
 
@@ -290,6 +294,8 @@ class MemoryTable(_core.Table):
         if token.book is not self._book:
             raise ValueError("the token comes from another table's begin_sample()")
         reading = as_reading(node, free, total)
+        if idle is not None and not isinstance(idle, Mapping):
+            raise TypeError(f"idle must be a mapping of placements to bytes, not {type(idle).__name__}")
         given = {}
         for placement, nbytes in ({} if idle is None else idle).items():
             place = Placement(placement)
@@ -379,7 +385,7 @@ class MemoryTable(_core.Table):
         """Whether the free bytes of a node are known: a new bool array in node order."""
         return self._columns()[3]
 
-    def would_fit(self, placement: PlacementLike, nbytes: int) -> FitStatus:
+    def would_fit(self, placement: PlacementLike, nbytes: ByteCount) -> FitStatus:
         """How well `nbytes` bytes fit the memory of a placement.
 
         Parameters
@@ -464,7 +470,7 @@ class MemoryTable(_core.Table):
         if not self._accepts(index, token):
             return False
         self._mark_lost(index)
-        self._note(index, source, at, reason, token)
+        self._note(index, source, at, reason, token, lost=True)
         return True
 
     def _accepts(self, index: int, token: SampleToken | None) -> bool:
@@ -475,7 +481,14 @@ class MemoryTable(_core.Table):
         return False
 
     def _note(
-        self, index: int, source: str, at: float | None, reason: str | None, token: SampleToken | None = None
+        self,
+        index: int,
+        source: str,
+        at: float | None,
+        reason: str | None,
+        token: SampleToken | None = None,
+        *,
+        lost: bool = False,
     ) -> None:
         book, node = self._book, self._book.nodes[index]
         if token is None:  # an update or a mark: all that has begun by now is older
@@ -485,6 +498,7 @@ class MemoryTable(_core.Table):
         else:
             node.order = token.order
             began = token.began
+        node.lost = lost
         node.source = source
         node.sampled_at = began if at is None else at
         node.reason = reason
@@ -535,7 +549,7 @@ def as_policy(policy: FitPolicy | None, default: FitPolicy | None) -> FitPolicy:
     return policy
 
 
-def as_pair(reading: Any, what: str) -> tuple[int | None, int | None]:
+def as_pair(reading: Any, what: str) -> tuple[ByteCount | None, ByteCount | None]:
     """Take apart what a node was given: ``(free, total)``, or None for both."""
     if reading is None:
         return None, None
@@ -557,7 +571,7 @@ def _as_mask(known: Any, count: int) -> npt.NDArray[np.bool_]:
     return mask.astype(np.bool_)
 
 
-def as_reading(node: NodeLike, free: int | None, total: int | None) -> tuple[int, int, bool]:
+def as_reading(node: NodeLike, free: ByteCount | None, total: ByteCount | None) -> tuple[int, int, bool]:
     """Check a reading; gives what the core takes: free, total (0 for unknown), and whether free is known.
 
     The pair 0/0 comes from a source that cannot tell. Here that can still be seen: for the core an

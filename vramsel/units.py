@@ -8,10 +8,13 @@ from typing import SupportsIndex
 
 from .errors import shown
 
-__all__ = ["MAX_BYTES", "as_bytes", "format_bytes", "parse_bytes"]
+__all__ = ["MAX_BYTES", "ByteCount", "as_bytes", "format_bytes", "parse_bytes"]
 
 MAX_BYTES = 2**64 - 1
 """The largest byte count: the largest uint64."""
+
+ByteCount = SupportsIndex | str
+"""What is accepted as a byte count: an integer, or a size such as ``"24GiB"``."""
 
 _PREFIXES = "kmgtpe"
 _FACTORS: dict[str, int] = {"": 1, "b": 1}

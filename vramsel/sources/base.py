@@ -171,6 +171,8 @@ class Source(ABC):
     """Backends that it is there to read: what goes wrong explains why their devices are missing."""
     whole: Source | None = None
     """Of a part, the source whose survey lists it."""
+    expected: tuple[Reading, ...] = ()
+    """Of a part, what it will report, without numbers: what is known before it has answered."""
 
     @abstractmethod
     def sample(self) -> Sample | Iterable[Reading]:

@@ -1,4 +1,4 @@
-"""Finding cuda-python, and only that: what else is called ``cuda`` is not imported."""
+"""Finding cuda-python: a file ``cuda.py`` in its place is not imported."""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ _FILES = {
 
 # Not there, not for us, or gone since it was listed. Anything else is raised: that this process has
 # no file descriptor left (EMFILE) must not look like a machine without limits.
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENODEV})
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENODEV})
 
+_DIGITS = 30  # that no number of bytes needs; int() refuses thousands
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -84,7 +85,7 @@ def binding_limits(root: str, memory: int) -> tuple[list[Limit], list[str]]:
     limits : list of Limit
         One for every level that has a limit, each hierarchy from the process's own group upwards.
     faults : list of str
-        A line for every level whose numbers make no sense; such a level is left out.
+        A line for every number that makes no sense; a limit without usage still binds.
     """
     prefix = root.rstrip("/")
     limits: list[Limit] = []
@@ -99,14 +100,17 @@ def binding_limits(root: str, memory: int) -> tuple[list[Limit], list[str]]:
             if name in seen:
                 continue
             try:
-                limit = _limit(version, name, folder, memory)
-            except ValueError as error:
+                limit = _limit(version, folder, memory)
+                if limit is None:
+                    continue
                 seen.add(name)
-                faults.append(f"cgroup {one_line(name)} is left out: {error}")
-            else:
-                if limit is not None:
-                    seen.add(name)
-                    limits.append(limit)
+                limits.append(Limit(name, limit))
+                usage = _usage(version, folder)
+                limits[-1] = Limit(name, limit, usage)
+                limits[-1] = Limit(name, limit, usage, _inactive(version, folder))
+            except ValueError as error:  # what could be read before it counts
+                seen.add(name)
+                faults.append(f"cgroup {one_line(name)}: {error}")
         if version == 1 and top is not None:
             limits += _hidden_limit(*top, min([memory, *(limit.limit for limit in limits)]))
     return limits, faults
@@ -139,7 +143,7 @@ def whole_number(text: str, what: str) -> int:
         If it is none; `int` alone would take a sign, an underscore and other alphabets' digits.
     """
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS):
         raise ValueError(f"{what} is no number: {shown(digits)}")
     return int(digits)
 
@@ -179,7 +183,8 @@ def _version(rest: str) -> int:
     _, _, filesystem = rest.partition(" - ")  # any number of optional fields may precede the dash
     if not filesystem.startswith("cgroup"):
         return 0
-    kind, *_, options = filesystem.split(" ")
+    kind, _, rest = filesystem.partition(" ")
+    options = rest.rpartition(" ")[2]
     if kind == "cgroup2":
         return 2
     return 1 if kind == "cgroup" and "memory" in options.split(",") else 0
@@ -225,34 +230,54 @@ def _apart(folder: str) -> bool:
 def _hidden_limit(name: str, folder: str, lowest: int) -> list[Limit]:
     """The limit of a group above the highest that can be seen, if it is the lowest: version 1 tells its height only."""
     _, found, rest = (read_text(f"{folder}/memory.stat") or "").partition("hierarchical_memory_limit ")
-    number = rest.partition("\n")[0].strip()
-    if not found or not number.isdecimal() or int(number) >= lowest:
+    try:
+        limit = whole_number(rest.partition("\n")[0], "hierarchical_memory_limit")
+    except ValueError:  # then it tells nothing
         return []
-    return [Limit(f"above {name}", int(number))]
+    return [Limit(f"above {name}", limit)] if found and limit < lowest else []
 
 
-def _limit(version: int, name: str, folder: str, memory: int) -> Limit | None:
-    """One level; None where it has no limit: version 2 gives a root no such file, nor a group without controller.
+def _limit(version: int, folder: str, memory: int) -> int | None:
+    """A level's limit; None where it has none: version 2 gives a root no such file, nor a group without controller.
 
     Raises
     ------
     ValueError
-        If a number in its files is none.
+        If what is written there is no number.
     """
-    limit_file, usage_file, inactive_lines = _FILES[version]
+    limit_file, _, _ = _FILES[version]
     text = read_text(f"{folder}/{limit_file}")
     if text is None or text.strip() == "max":
         return None
     limit = whole_number(text, limit_file)
-    if limit > memory:
-        return None
+    return None if limit > memory else limit
+
+
+def _usage(version: int, folder: str) -> int | None:
+    """What is charged to a level; None where that cannot be read.
+
+    Raises
+    ------
+    ValueError
+        If what is written there is no number.
+    """
+    _, usage_file, _ = _FILES[version]
     text = read_text(f"{folder}/{usage_file}")
-    if text is None:
-        return Limit(name, limit)
-    usage = whole_number(text, usage_file)
+    return None if text is None else whole_number(text, usage_file)
+
+
+def _inactive(version: int, folder: str) -> int:
+    """How much of what is charged to a level is page cache that was not used lately.
+
+    Raises
+    ------
+    ValueError
+        If what is written there is no number.
+    """
+    _, _, inactive_lines = _FILES[version]
     stat = "\n" + (read_text(f"{folder}/memory.stat") or "")
     for line in inactive_lines:
         _, found, rest = stat.partition(f"\n{line} ")
         if found:
-            return Limit(name, limit, usage, whole_number(rest.partition("\n")[0], f"{line} of memory.stat"))
-    return Limit(name, limit, usage)
+            return whole_number(rest.partition("\n")[0], f"{line} of memory.stat")
+    return 0

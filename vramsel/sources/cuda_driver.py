@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import sys
@@ -91,6 +92,7 @@ class CudaDriverSource(Source):
         self._nvml = Nvml() if nvml else None
         self._devices: dict[int, _Device] = {}
         self._parts: dict[int, _Part] = {}
+        self._count = 0
         self._kept: dict[int, Any] = {}  # ordinal -> device on which we keep a context
         self._pid = os.getpid()
 
@@ -125,6 +127,7 @@ class CudaDriverSource(Source):
         except _DriverError as error:
             return self._without_devices(error, everything)
         _initialised.here()
+        self._count = count
         if split and (count > 1 or self._parts):
             parts = tuple(self._parts.setdefault(ordinal, _Part(self, ordinal)) for ordinal in range(count))
             return Sample((), everything, parts=parts)
@@ -184,6 +187,9 @@ class CudaDriverSource(Source):
         try:
             device.look_at(driver)
             reading = replace(reading, device_name=device.name, uuid=device.uuid)
+            if device.integrated is None:
+                # Not to be guessed: where its memory is the host's, the driver's numbers are no measure.
+                device.integrated = bool(_call(driver, "cuDeviceGetAttribute", _attribute(driver), device.handle))
             if device.integrated:
                 reading = replace(reading, shares="cpu", total=device.total, headroom=self.unified_headroom)
             active, refusal = self._has_context(driver, device)
@@ -195,7 +201,19 @@ class CudaDriverSource(Source):
             cause = _first_failure(error)
             lost = cause.code in _FATAL or (cause.code is not None and self._is_lost(device))
             return replace(reading, shares=None, total=None, lost=lost, reason=str(cause))
-        return reading if device.integrated else self._without_context(device, reading, refusal)
+        if device.integrated:
+            return reading
+        return self._without_context(device, self._names(driver, device), reading, refusal)
+
+    def _names(self, driver: ModuleType, device: _Device) -> tuple[str, ...]:
+        """The UUIDs that are this device's alone: of an emulated or broken one, others may have the same."""
+        for ordinal in range(self._count):
+            other = self._devices.setdefault(ordinal, _Device(ordinal))
+            with suppress(_DriverError):
+                other.look_at(driver)
+            if other is not device and other.names == device.names:
+                return ()
+        return device.names
 
     def _has_context(self, driver: ModuleType, device: _Device) -> tuple[bool, str]:
         """Whether there is an active primary context, by now; else why one could not be made."""
@@ -228,12 +246,12 @@ class CudaDriverSource(Source):
         reading = replace(reading, pools=pools)
         return reading if numbers is None else _judged(reading, numbers[0], numbers[1], device)
 
-    def _without_context(self, device: _Device, reading: Reading, refusal: str) -> Reading:
+    def _without_context(self, device: _Device, names: tuple[str, ...], reading: Reading, refusal: str) -> Reading:
         none = f"no active CUDA context on this device in this process{refusal}"
         if self._nvml is None:
             return replace(reading, reason=none)
         try:
-            uuid, (free, total) = self._nvml.memory_of(device.names, device.pci)
+            uuid, (free, total) = self._nvml.memory_of(names, device.pci)
         except NvmlError as fault:
             reason = f"{none}, and {fault}"
             return replace(reading, lost=fault.lost, reason=reason, discarded=fault.discarded)
@@ -251,6 +269,8 @@ class _Part(Source):
         self.name = whole.name
         self.label = f"{whole.name} cuda:{ordinal}"
         self.whole: CudaDriverSource = whole
+        self.backends = ("cuda",)
+        self.expected = (Reading(f"cuda:{ordinal}", reason="the driver lists it, and does not answer about it"),)
         self._ordinal = ordinal
 
     def sample(self) -> Sample:
@@ -277,10 +297,6 @@ class _Device:
         """Read what is not read yet. None of it needs a context."""
         if self.handle is None:
             self.handle = _call(driver, "cuDeviceGet", self.ordinal)
-        if self.integrated is None:
-            self.integrated = self._try(
-                lambda: bool(_call(driver, "cuDeviceGetAttribute", _attribute(driver), self.handle))
-            )
         if self.name is None:
             self.name = self._try(lambda: text_of(_call(driver, "cuDeviceGetName", 128, self.handle)) or None)
         if not self.names:
@@ -315,6 +331,8 @@ def _uuids(driver: ModuleType, handle: Any, name: str | None) -> tuple[str, ...]
     second = hasattr(driver, "cuDeviceGetUuid_v2")
     raw = _call(driver, "cuDeviceGetUuid_v2" if second else "cuDeviceGetUuid", handle)
     uuid = UUID(bytes=bytes(raw.bytes))
+    if not uuid.int:
+        return ()  # as some emulations say
     kinds = ("MIG", "GPU") if name is not None and "MIG" in name.split() else ("GPU", "MIG")
     return tuple(f"{kind}-{uuid}" for kind in kinds)
 
@@ -431,7 +449,9 @@ def _library_error() -> str | None:
     try:
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError as exc:
-        return " ".join(str(exc).split())
+        text = " ".join(str(exc).split())
+        # That this process has no descriptor or memory left says nothing of the machine.
+        return None if any(os.strerror(code) in text for code in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)) else text
     return None
 
 

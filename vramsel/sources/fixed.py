@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from ..errors import shown
 from ..placement import Placement, backend_code
-from ..table import as_pair
+from ..table import Numbers, as_pair
+from ..units import as_bytes
 from .base import Reading, Sample, Source
 
 __all__ = ["FixedSource"]
@@ -30,16 +31,18 @@ class FixedSource(Source):
 
     name = "fixed"
 
-    def __init__(
-        self, nodes: Mapping[str, tuple[int | None, int | None] | None], *, enumerated: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, nodes: Mapping[str, Numbers], *, enumerated: Iterable[str] = ()) -> None:
         if not isinstance(nodes, Mapping):
             raise TypeError(f"nodes must be a mapping of names to (free, total), not {type(nodes).__name__}")
         if isinstance(enumerated, str):
             raise TypeError(f"enumerated must be several backends, as in [{enumerated!r}]")
         readings = []
         for node, numbers in nodes.items():
-            free, total = as_pair(numbers, f"node {shown(node)}")
+            what = f"node {shown(node)}"
+            free, total = (
+                None if number is None else as_bytes(number, f"{which} of {what}")
+                for which, number in zip(("free", "total"), as_pair(numbers, what), strict=True)
+            )
             readings.append(Reading(str(Placement(node)), free, total).checked())
         backends = frozenset(enumerated)
         for backend in backends:

@@ -136,12 +136,21 @@ _KNOWN: tuple[type[Framework], ...] = (Torch, CuPy, Rmm)
 def imported(*, blocks: bool = False) -> list[Framework]:
     """Those that this process has imported by now."""
     modules = [(kind, sys.modules.get(kind.name)) for kind in _KNOWN]
-    return [kind(module, blocks=blocks) for kind, module in modules if module is not None and not _begins(module)]
+    return [kind(module, blocks=blocks) for kind, module in modules if module is not None and _is_loaded(module)]
 
 
-def _begins(module: ModuleType) -> bool:
-    """Whether it is still being imported, by another thread."""
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+def _is_loaded(module: ModuleType) -> bool:
+    """Whether a module has been imported, and neither is being so by another thread nor waits to be.
+
+    One of `importlib.util.LazyLoader` is imported by the first look at an attribute: so not by ours.
+    """
+    if type(module).__name__ == "_LazyModule":
+        return False
+    try:
+        spec = object.__getattribute__(module, "__dict__").get("__spec__")
+    except AttributeError:  # whatever it is, it has nothing to import
+        return True
+    return not getattr(spec, "_initializing", False)
 
 
 def _largest_idle_block(segments: Iterable[Any], device: int) -> int:

@@ -118,6 +118,7 @@ def _bound(free: int, total: int, limits: list[Limit]) -> Reading:
         if fullest is not lowest or not reasons:  # else it has been named
             left = f"has left of {format_bytes(fullest.limit)}"
             reasons.append(f"free is what cgroup {one_line(fullest.path)} {left}")
+    total = max(total, 1)  # of 0, free 0 would be no signal; it is a full memory
     source = "meminfo+cgroup" if reasons else "meminfo"
     reason = "; ".join(reasons) or None
     return Reading("cpu", min(free, total), total, device_name="host RAM", source=source, reason=reason)

@@ -98,6 +98,8 @@ class _Library(Locked):
 
     def leave(self, user: int) -> None:
         """Shut NVML down after the last of its users."""
+        if user not in self.users:
+            return  # without the lock, which is held as long as an initialisation hangs
         with self.lock:
             if user not in self.users:
                 return
@@ -257,7 +259,8 @@ class NvmlSource(Source):
             self._placements[uuid] = tuple(str(Placement(placement)) for placement in lives)
         self._nvml = Nvml()
         self._count = 0
-        self._seen: dict[int, tuple[str, str | None]] = {}  # index -> UUID and name, for when it is lost
+        # index -> UUIDs and names, of the device or its instances, for when it is lost
+        self._seen: dict[int, list[tuple[str, str | None]]] = {}
 
     def sample(self) -> Sample:
         """Read every device; a MIG-enabled one through its instances."""
@@ -275,7 +278,7 @@ class NvmlSource(Source):
                 readings += self._read(index)
             except NvmlError as fault:
                 if index in self._seen:
-                    readings.append(self._failed(*self._seen[index], fault))
+                    readings += [self._failed(uuid, name, fault) for uuid, name in self._seen[index]]
                 else:
                     notes.append(f"device {index} of NVML: {fault}")
         note = "; ".join(notes) or (None if count else "NVML lists no device")
@@ -286,21 +289,21 @@ class NvmlSource(Source):
         self._nvml.close()
 
     def _read(self, index: int) -> Iterable[Reading]:
-        ask = self._nvml.call
-        handle = ask("device_get_handle_by_index_v2", index)
-        if not self._nvml.is_divided(handle):
-            self._seen[index] = text_of(ask("device_get_uuid", handle)), self._name(handle)
-            return [self._reading(handle, *self._seen[index])]
-        self._seen.pop(index, None)
+        handle = self._nvml.call("device_get_handle_by_index_v2", index)
+        handles = self._instances(handle) if self._nvml.is_divided(handle) else [handle]
+        found = [(one, text_of(self._nvml.call("device_get_uuid", one)), self._name(one)) for one in handles]
+        self._seen[index] = [(uuid, name) for _, uuid, name in found]
+        return [self._reading(one, uuid, name) for one, uuid, name in found]
+
+    def _instances(self, handle: int) -> list[int]:
         found = []
-        for number in range(ask("device_get_max_mig_device_count", handle)):
+        for number in range(self._nvml.call("device_get_max_mig_device_count", handle)):
             try:
-                instance = ask("device_get_mig_device_handle_by_index", handle, number)
+                found.append(self._nvml.call("device_get_mig_device_handle_by_index", handle, number))
             except NvmlError as fault:
                 if fault.code not in _NOT_THIS:
                     raise
-                continue  # a slot without an instance
-            found.append(self._reading(instance, text_of(ask("device_get_uuid", instance)), self._name(instance)))
+                # a slot without an instance
         return found
 
     def _name(self, handle: int) -> str | None:
