@@ -1190,3 +1190,98 @@ def test_a_source_that_hangs_is_told_of_once(caplog: pytest.LogCaptureFixture) -
         lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         hang.set()
     assert len(lines) == 1, lines
+
+
+# ---- what hostile readers found -------------------------------------------------------------------
+
+
+def test_whether_memory_is_the_hosts_is_not_guessed(run: Run) -> None:
+    seen = run("""
+        rows = []
+        for failing in (True, False):
+            afresh()
+            stub.stub_devices(1)
+            card(0, 60, 120, active=True)
+            stub.stub_attribute(0, 18, 1)
+            if failing:
+                stub.stub_fault(b"cuDeviceGetAttribute", 0, 999)
+            with vs.watch([host(10, 128), CudaDriverSource()], interval=60, max_age=600) as monitor:
+                rows.append(verdict(monitor.table, "cuda:0", 40))
+        print(json.dumps(rows))
+    """)
+    failing, read = seen
+    assert (failing["status"], failing["detail"]) == ("UNKNOWN", "cuDeviceGetAttribute: CUDA_ERROR_UNKNOWN (999)")
+    assert read["status"] == "WONT_FIT"
+
+
+def test_a_slow_start_of_one_costs_no_number_of_another(run: Run) -> None:
+    seen = run("""
+        stub.stub_devices(2)
+        nv.nv_devices(2)
+        card(0, 1, 16, active=True)
+        card(1, 8, 16, active=True)
+        stub.stub_delay(b"cuMemGetInfo", 1, 3_500_000)
+        began = time.monotonic()
+        monitor = vs.watch([host(10, 16), CudaDriverSource()])
+        rows = [status(monitor.table, place, 4) for place in ("cpu", "cuda:0", "cuda:1", "cuda:2")]
+        rows += [verdict(monitor.table, "cuda:1")["detail"], list(monitor.errors.items()), monitor.table.nodes]
+        monitor.close()
+        print(json.dumps(rows))
+    """)
+    assert seen[:4] == ["COMFORTABLE", "WONT_FIT", "UNKNOWN", "WONT_FIT"]
+    assert seen[4] == "the driver lists it, and does not answer about it"
+    assert seen[5] == [["cuda-driver cuda:1", "does not answer"]]
+    assert seen[6] == ["cpu", "cuda:0", "cuda:1"]
+
+
+def test_devices_of_one_uuid_are_told_apart_by_where_they_are(run: Run) -> None:
+    seen = run("""
+        from uuid import UUID
+        rows = []
+        for uuid in (bytes([7] * 16), bytes(16)):
+            for known in (True, False):
+                afresh()
+                stub.stub_devices(2)
+                nv.nv_devices(2)
+                for device, free in enumerate((10, 3)):
+                    card(device, free, 16)
+                    gpu(device, free, 16)
+                    stub.stub_uuid(device, uuid)
+                    if known:
+                        nv.nv_uuid(device, f"GPU-{UUID(bytes=uuid)}".encode())
+                monitor = vs.watch([CudaDriverSource()])
+                rows.append(numbers(monitor.table))
+                monitor.close()
+        print(json.dumps(rows))
+    """)
+    assert seen == [{"cuda:0": [10, 16], "cuda:1": [3, 16]}] * 4
+
+
+def test_a_process_without_descriptors_has_a_driver_all_the_same(run: Run) -> None:
+    seen = run(
+        """
+        import resource
+        import cuda.bindings.driver
+        from vramsel.sources import cuda_driver
+        source = CudaDriverSource()
+        low = resource.getrlimit(resource.RLIMIT_NOFILE)
+        held = []
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+                if len(held) > 5000:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (len(held), low[1]))
+        except OSError:
+            pass
+        sample = source.sample()
+        reason = cuda_driver._library_error()
+        for one in held:
+            os.close(one)
+        print(json.dumps([sorted(sample.enumerated), sample.note, reason]))
+        """,
+        cuda=False,
+        nvml=False,
+    )
+    enumerated, note, reason = seen
+    assert (enumerated, reason) == ([], None)
+    assert note.startswith("cuInit: ")

@@ -594,3 +594,27 @@ def test_on_an_integrated_device(run: Run) -> None:
     assert 54 <= half[1][2] <= 56
     assert half[1][3:] == [108, 10]
     assert inactive[:2] == full[:2]
+
+
+def test_what_waits_to_be_imported_is_not_imported(run: Run) -> None:
+    seen = run(
+        """
+        import importlib.util
+        def lazy(name):
+            spec = importlib.util.find_spec(name)
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+        for name in ("torch", "cupy"):
+            lazy(name)
+        stub.stub_devices(1)
+        card(0, 4, 16, active=True)
+        with vs.watch([CudaDriverSource()], interval=0.02) as monitor:
+            time.sleep(0.1)
+            rows = [numbers(monitor.table), [str(p) for p in monitor.table._book.placements], dict(monitor.errors)]
+        print(json.dumps([*rows, "boom" in sys.modules]))
+        """,
+        files=dict.fromkeys(("torch.py", "cupy.py"), "import sys\nsys.modules['boom'] = sys\nraise RuntimeError\n"),
+    )
+    assert seen == [{"cuda:0": [4, 16]}, ["cuda:0"], {}, False]

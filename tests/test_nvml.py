@@ -485,3 +485,43 @@ def test_a_failing_init_is_not_tried_all_the_time(run: Run) -> None:
     )
     notes, calls = seen
     assert (len(notes), calls) == (1, 1)
+
+
+def test_the_instances_of_a_lost_device_are_lost(run: Run) -> None:
+    seen = run(
+        """
+        nv.nv_devices(2)
+        nv.nv_mig(1, 2)
+        for i in range(2):
+            nv.nv_mig_uuid(1, i, f"MIG-{i}".encode())
+            nv.nv_mig_memory(1, i, 8 * GIB, 0, 6 * GIB, 2 * GIB)
+        monitor = vs.watch([NvmlSource({"MIG-1": ["cuda:0"]})])
+        rows = [status(monitor.table, "cuda:0")]
+        nv.nv_fault(b"nvmlDeviceGetHandleByIndex_v2", 1, 15)
+        monitor.refresh()
+        rows += [status(monitor.table, "cuda:0"), sum(monitor.table._columns()[4].tolist())]
+        nv.nv_fault(b"nvmlDeviceGetHandleByIndex_v2", 1, 0)
+        monitor.refresh()
+        print(json.dumps([*rows, status(monitor.table, "cuda:0")]))
+        """,
+        cuda=False,
+    )
+    assert seen == ["COMFORTABLE", "WONT_FIT", 2, "COMFORTABLE"]
+
+
+def test_an_init_that_hangs_holds_up_nobody_who_leaves(run: Run) -> None:
+    seen = run(
+        """
+        nv.nv_devices(1)
+        nv.nv_delay(b"nvmlInit_v2", -1, 1_500_000)
+        other = NvmlSource()
+        hung = threading.Thread(target=NvmlSource().sample)
+        hung.start()
+        until(lambda: nv.nv_calls(b"nvmlInit_v2") == 1)
+        other.close()
+        del other
+        print(json.dumps(hung.is_alive()))
+        """,
+        cuda=False,
+    )
+    assert seen is True

@@ -524,3 +524,14 @@ def test_a_pickle_keeps_pools() -> None:
     for size in (0, 4, 5, 12, 13):
         assert twin.would_fit("cuda:0", size) == table.would_fit("cuda:0", size)
     assert (twin.would_fit("cuda:0", 12).name, twin.would_fit("cuda:0", 13).name) == ("TIGHT", "WONT_FIT")
+
+
+def test_adding_a_node_is_newer_than_what_began_before() -> None:
+    table = vs.MemoryTable()
+    token = table.begin_sample()
+    table.add_node("cuda:0", 5, 10)
+    assert table.publish(token, "cuda:0", 1, 10) is False
+    assert (table.free.tolist(), table._book.refused) == ([5], 1)
+    for idle in ([("cuda:0", 5)], 5, "cuda:0"):
+        with pytest.raises(TypeError, match="idle"):
+            table.publish(table.begin_sample(), "cuda:0", 1, 10, idle)
