@@ -262,17 +262,21 @@ class Monitor(Locked):
             threads += [self._keeper] if self._keeper else []
             holding = any(feed.holds for feed in self._feeds)
         if holding:  # letting go of it may hang as well
-            threads.append(threading.Thread(target=self._part_all, args=(threads, deadline), daemon=True))
-            threads[-1].name = "vramsel-close"
-            threads[-1].start()
+            closer = threading.Thread(
+                target=self._part_all, args=(threads, deadline), name="vramsel-close", daemon=True
+            )
+            try:
+                closer.start()
+                threads = [*threads, closer]
+            except RuntimeError:  # no thread to be had, as at the end of the interpreter
+                self._part_all(threads, deadline)
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0.01))
         self._log()
 
     def _part_all(self, threads: list[threading.Thread], deadline: float) -> None:
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(deadline - time.monotonic(), 0))
+            thread.join(max(deadline - time.monotonic(), 0))
         for feed in self._feeds:
             self._part(feed)
 

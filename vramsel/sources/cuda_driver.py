@@ -209,8 +209,9 @@ class CudaDriverSource(Source):
         """The UUIDs that are this device's alone: of an emulated or broken one, others may have the same."""
         for ordinal in range(self._count):
             other = self._devices.setdefault(ordinal, _Device(ordinal))
-            with suppress(_DriverError):
-                other.look_at(driver)
+            if not other.names:
+                with suppress(_DriverError):  # it cannot say who it is: so not that it is this one
+                    other.look_at(driver)
             if other is not device and other.names == device.names:
                 return ()
         return device.names
