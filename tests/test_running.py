@@ -605,6 +605,15 @@ def test_what_is_old_when_a_monitor_is_entered_is_read_again_first() -> None:
         assert status(monitor, "cpu") == "COMFORTABLE"
 
 
+def test_entering_does_not_wait_for_what_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramsel.monitor._FIRST_PARTS", 0.3)
+    whole, host = Parts(2), Live("host")
+    whole.parts[1].block = threading.Event()
+    with vs.watch([host, whole], interval=0.05, max_age=0.6) as monitor:
+        assert [status(monitor, place) for place in ("cpu", "cuda:0")] == ["COMFORTABLE"] * 2
+        whole.parts[1].block.set()
+
+
 def test_a_part_that_has_not_answered_is_there_and_unknown() -> None:
     whole = Parts(2)
     for i, part in enumerate(whole.parts):

@@ -220,7 +220,8 @@ class Monitor(Locked):
                 for feed in self._feeds:
                     self._lend_thread(feed)
                 # What is due has been so for a while, and would be too old at once.
-                self._ask([feed for feed in self._feeds if feed.due <= time.monotonic()])
+                now = time.monotonic()
+                self._ask([feed for feed in self._feeds if feed.due <= now and feed.began is None], _LEAST)
                 self._keeper = threading.Thread(target=self._keep, name="vramsel-keeper", daemon=True)
                 self._keeper.start()
             except BaseException:  # those threads that there are end again
@@ -337,8 +338,11 @@ class Monitor(Locked):
         if passing:
             raise passing[0]
 
-    def _ask(self, feeds: list[_Feed]) -> list[_Feed]:
-        """Ask for samples that begin from now on, and wait for them, though not for ever."""
+    def _ask(self, feeds: list[_Feed], most: float | None = None) -> list[_Feed]:
+        """Ask for samples that begin from now on, and wait for them, though not for ever.
+
+        `most` seconds, or as long as an answer of the source may take; then it is told that it does not.
+        """
         wanted = []
         for feed in feeds:
             feed.raised = None
@@ -351,10 +355,12 @@ class Monitor(Locked):
             patience = _FIRST_ANSWER if not feed.answered else min(self._max_age, _FIRST_ANSWER)
             # One that hangs for long already has had its time; it may have come back, though.
             deadline = max((now if feed.began is None else feed.began) + patience, now + _LEAST)
+            deadline = deadline if most is None else now + most
             while feed.taken < number and feed.thread is not None and not self._closed:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    self._complain(feed, _SILENT)
+                    if most is None:
+                        self._complain(feed, _SILENT)
                     break
                 self._taken.wait(remaining)
         return feeds
