@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from operator import index
 from types import ModuleType
@@ -13,7 +14,7 @@ from .base import PoolReading
 __all__ = ["Framework", "imported"]
 
 
-class Framework:
+class Framework(ABC):
     """One framework. `read` is called with the device's primary context current, and only if it has one.
 
     So nothing here may make a device current: the CUDA runtime, told to do so, makes a context.
@@ -29,9 +30,9 @@ class Framework:
         """How many of the process's `count` CUDA devices are its devices; None where that is not known."""
         return count
 
+    @abstractmethod
     def read(self, device: int, total: int | None) -> PoolReading:
         """Read its pool on a device that has `total` bytes."""
-        raise NotImplementedError
 
     def placement(self, device: int) -> str:
         """The placement that allocates through it."""
